@@ -11,7 +11,7 @@ PARALLEL := -n 4 --dist worksteal
 # Packages are compiled once, when they are first imported, and not anew by every process that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo train-demo test test-fast repeat coverage setup browser litellm isolated lint docs bench lock clean
+.PHONY: demo train-demo test check-public test-fast repeat check-trainers coverage setup browser litellm isolated lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
@@ -22,6 +22,11 @@ train-demo: setup
 
 test: setup browser litellm isolated lint
 	$(BIN)/python -m pytest $(PARALLEL)
+
+# The folders of the public package, on ours: which resolve, and which of their own tests pass. Takes long, needs the
+# package registry, and leaves nothing behind.
+check-public: setup
+	$(BIN)/python -m tests.public.check_public
 
 test-fast: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests
@@ -66,6 +71,15 @@ litellm: | $(UV)
 	    $(UV) pip install --quiet --python .tools/litellm/bin/python 'litellm>=1.75' mcp; } || \
 	    echo "litellm cannot be installed here: its tests do not run."
 
+# The packages of trainers conflict with ours and take gigabytes, so they have a virtualenv of their own.
+TRAINERS := .tools/trainers
+check-trainers: setup
+	@test -f $(TRAINERS)/.ready || { $(UV) venv --quiet --clear --python $(BIN)/python $(TRAINERS) && \
+	    $(UV) pip install --quiet --python $(TRAINERS)/bin/python --editable . verl skyrl-gym jaxtyping tinker trl verifiers cachetools jmespath \
+	        'torch==2.13.0' pytest pytest-asyncio hypothesis && \
+	    $(UV) pip install --quiet --python $(TRAINERS)/bin/python --no-deps areal skyrl==0.3.0 && touch $(TRAINERS)/.ready; }
+	$(TRAINERS)/bin/python -m pytest -p no:cacheprovider -rs tests/test_real_trainers.py
+
 # Virtualenvs of servers that the tests start and that conflict with ours. Without them their tests are skipped.
 isolated: setup
 	@$(BIN)/python -m tests.isolated || echo "Not all of these virtualenvs can be made here: their tests do not run."
@@ -85,7 +99,7 @@ $(READY): pyproject.toml requirements.lock | $(UV)
 	touch $(READY)
 
 # Every extra but swebench, which brings 44 packages and is needed for its own images only.
-LOCKED_EXTRAS := dev data docs huggingface sandbox local bench profiling tracing viewer ray
+LOCKED_EXTRAS := dev data docs huggingface sandbox local bench profiling tracing viewer ray renderers tokens
 
 lock: | $(UV)
 	$(UV) pip compile --quiet --universal --python-version 3.11 $(addprefix --extra ,$(LOCKED_EXTRAS)) --no-annotate --no-header \

@@ -1,1 +1,1 @@
-"""How much a rollout costs, on this machine, as a multiple of a bare HTTP request. Run it with `python -m bench`."""
+"""Benchmarks. `python -m bench` measures the cost of a rollout on this machine, in units of a bare HTTP request."""

@@ -1,4 +1,4 @@
-"""`make bench`: measure what a rollout costs, and print the table. With `--output`, keep it there."""
+"""`make bench`: measure the cost of a rollout and print the table. `--output` also writes it to a folder."""
 
 import argparse
 from pathlib import Path
@@ -16,7 +16,7 @@ OTHER_ROWS = 100
 
 
 def write(results: Results, folder: Path) -> None:
-    """Keep the page and the figures."""
+    """Write the page and the measurements."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.md").write_text(as_markdown(results))
     (folder / "results.json").write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2) + b"\n")

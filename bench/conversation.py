@@ -35,7 +35,7 @@ def spec(turns: int) -> EndpointSpec:
 
 
 def measure_command(turns: int) -> float:
-    """CPU milliseconds of one rollout by the command, the middle of some rounds."""
+    """Return the CPU milliseconds of one rollout of the command, the median of several rounds."""
     with serving_endpoint(spec(turns)) as endpoint, tempfile.TemporaryDirectory() as folder:
         return statistics.median(_command_ms(endpoint, Path(folder)) for _ in range(COMMAND_ROUNDS))
 
@@ -55,7 +55,7 @@ def _command_ms(endpoint: Endpoint, folder: Path) -> float:
 
 
 async def measure_call(turns: int) -> tuple[float, int]:
-    """CPU milliseconds of one call of `/run`, the best of some rounds, and the size of its record."""
+    """Return the CPU milliseconds of one call of `/run`, the best of several rounds, and the size of its record."""
     with serving_endpoint(spec(turns)) as endpoint:
         model = {"openai_base_url": endpoint.url, "openai_api_key": "none", "openai_model": "m"}
         references: dict[str, Any] = {
@@ -80,13 +80,14 @@ async def measure_call(turns: int) -> tuple[float, int]:
 
 
 def bare_request_ms() -> float:
-    """CPU milliseconds of one bare request, the unit of all figures."""
+    """CPU milliseconds of one bare request, the unit of all measurements."""
     with serving_endpoint() as endpoint:
         return 1000 * bare_request_s(f"{endpoint.url}/responses", TWO_TURNS, count=BARE_REQUESTS)
 
 
 def bare_conversation_ms(turns: int, record_bytes: int) -> float:
-    """CPU milliseconds of bare requests that grow as those of a conversation whose record has so many bytes."""
+    """Return the CPU milliseconds of bare requests that grow like those of a conversation with a record of this
+    size."""
     with serving_endpoint() as endpoint:
         url, count = f"{endpoint.url}/responses", turns * BARE_CONVERSATIONS
         per_turn = record_bytes // turns
@@ -100,9 +101,9 @@ def measure_all() -> str:
     unit_ms = statistics.mean(bare)
     for turns, command_ms, call_ms, size in measured:
         alone_ms = bare_conversation_ms(turns, size)
-        figures = [f"{command_ms:.1f}", f"{command_ms / unit_ms:.0f}", _ratio(command_ms, before[0])]
+        cells = [f"{command_ms:.1f}", f"{command_ms / unit_ms:.0f}", _ratio(command_ms, before[0])]
         parts = [f"{call_ms:.1f}", _ratio(call_ms, before[1]), f"{alone_ms:.1f}", _ratio(alone_ms, before[2])]
-        rows.append([str(turns), f"{size:,}", *figures, *parts])
+        rows.append([str(turns), f"{size:,}", *cells, *parts])
         before = command_ms, call_ms, alone_ms
     times, alone = "times the line above", "requests of these sizes by aiohttp, ms"
     head = [

@@ -1,6 +1,6 @@
-"""`python -m bench.data`: what preparing a dataset costs, in bare parse-and-writes of the same file, and its memory.
+"""`python -m bench.data`: the cost of preparing a dataset, in bare parse-and-writes of the same file, and its memory.
 
-A bare parse-and-write is `orjson.loads`, `orjson.dumps` and `write` of every line, in one process. Both sides are CPU
+A bare parse-and-write is `orjson.loads`, `orjson.dumps` and `write` of every line, in one process. Both are CPU
 time in user and kernel; that of the command is over all its processes, start-up included.
 """
 
@@ -50,19 +50,19 @@ SAMPLE_S = 0.05
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run of the command took."""
+    """Cost of a run of the command."""
 
     cpu_s: float
     wall_s: float
     peak_mb: float
-    """The memory of all its processes together; what they share is counted in proportion."""
+    """Memory of all its processes. Shared memory is counted in proportion."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.data", description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--row-bytes", type=int, default=2048)
-    parser.add_argument("--folder", type=Path, help="where the files go, for a disk with enough room")
+    parser.add_argument("--folder", type=Path, help="folder for the files, on a disk with enough space")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         measure(Path(folder), rows=options.rows, row_bytes=options.row_bytes)
@@ -84,8 +84,8 @@ def measure(folder: Path, *, rows: int, row_bytes: int) -> None:
         cost = prepare(folder, data, *arguments)
         bare_s = (before_s + bare_parse_and_write(data, folder / "bare.jsonl")) / 2
         print(f"| bare parse-and-write, before and after | {bare_s:.2f} | {rows / bare_s:.0f} | 1.00 | | |")
-        figures = f"{cost.cpu_s:.2f} | {rows / cost.cpu_s:.0f} | {cost.cpu_s / bare_s:.2f}"
-        print(f"| ng_prepare_data {name} | {figures} | {cost.wall_s:.1f} | {cost.peak_mb:.0f} |", flush=True)
+        cells = f"{cost.cpu_s:.2f} | {rows / cost.cpu_s:.0f} | {cost.cpu_s / bare_s:.2f}"
+        print(f"| ng_prepare_data {name} | {cells} | {cost.wall_s:.1f} | {cost.peak_mb:.0f} |", flush=True)
 
 
 def write_rows(path: Path, *, rows: int, row_bytes: int) -> None:
@@ -146,7 +146,7 @@ def prepare(folder: Path, data: Path, *arguments: str) -> Cost:
 
 @dataclass
 class Usage:
-    """What a process and all that descend from it have used. One that has ended counts as it was seen last."""
+    """Usage of a process and its descendants. One that has ended counts with its last sample."""
 
     cpu_s: dict[int, float] = field(default_factory=dict)
     peak_mb: float = 0.0

@@ -55,7 +55,7 @@ MEASURED = {
 
 
 async def cpu_ms_per_verify(name: str, *, count: int) -> float:
-    """CPU time of one call of `verify`, on average over the example rows."""
+    """Return the mean CPU time of one call of `verify` over the example rows."""
     measured = MEASURED[name]
     rows = rows_of(f"resources_servers/{name}/data/example.jsonl")
     server = server_spec(name, "resources_servers", name, domain="agent", **measured.config)
@@ -68,7 +68,7 @@ async def cpu_ms_per_verify(name: str, *, count: int) -> float:
 
 
 async def _solved(client: ServerClient, name: str, row: Row, items: Items) -> bytes:
-    """The row with the gold response and what the tools answer to it, as it is sent to `verify`."""
+    """Return the row with the gold response and the tools' replies to it, as it is sent to `verify`."""
     jar, output = CookieJar(), []
     await client.call(name, "/seed_session", encode(row), answer=ServerReply, cause="environment", jar=jar)
     for item in items:
@@ -76,7 +76,7 @@ async def _solved(client: ServerClient, name: str, row: Row, items: Items) -> by
         if item["type"] == "function_call":
             arguments = item["arguments"].encode()
             reply = await client.send(name, f"/{item['name']}", arguments, cause="tool", jar=jar)
-            output.append(tool_output(reply.text(), call_id=item["call_id"]))
+            output.append(tool_output(reply.text, call_id=item["call_id"]))
     return encode({**row, "response": response_of(*output)})
 
 
@@ -85,11 +85,11 @@ async def _verify(client: ServerClient, name: str, bodies: list[bytes], count: i
         body = bodies[number % len(bodies)]
         reply = await client.call(name, "/verify", body, answer=ServerReply, cause="verifier")
         if b'"reward":1.0' not in reply.content():
-            raise RuntimeError(f"{name} does not reward its gold response: {reply.text()[-200:]}")
+            raise RuntimeError(f"{name} does not reward its gold response: {reply.text[-200:]}")
 
 
 def main() -> None:
-    """What the command does."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m bench.env_verify", description=__doc__)
     parser.add_argument("--count", type=int, default=500, help="how many calls to measure")
     parser.add_argument("environments", nargs="*", default=list(MEASURED), help="which environments")

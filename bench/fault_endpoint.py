@@ -20,7 +20,7 @@ SAY = re.compile(r"row \d+: say '([^']*)'")
 JUDGED = re.compile(r"GOLD '([^']*)' SAID '([^']*)'")
 STALL_S = 30.0
 MAX_LATENCY_S = 0.3
-"""Long enough that a kill hits rollouts in every phase."""
+"""Latency long enough that kills hit rollouts in every phase."""
 
 Fault = Callable[[asyncio.StreamWriter, bytes], Awaitable[None]]
 
@@ -52,7 +52,7 @@ async def pieces(writer: asyncio.StreamWriter, good: bytes) -> None:
 
 
 async def twice(writer: asyncio.StreamWriter, good: bytes) -> None:
-    """Two replies to one request: nobody may take the second for another request's reply."""
+    """Send two replies to one request: the second must not be taken for the reply to another request."""
     writer.write(good + http(orjson.dumps(response({"type": "message", "text": "a stray reply"}))))
 
 
@@ -92,7 +92,8 @@ def response(item: dict[str, object]) -> dict[str, object]:
 
 
 def reply_to(body: bytes) -> dict[str, object]:
-    """What a faultless model says: it adds both numbers, one call each, or says what it is told; a judge compares."""
+    """Return the reply of a model without faults: add both numbers, one call each, or repeat a given text; a judge
+    compares."""
     text = body.decode()
     if judged := JUDGED.search(text):
         same = judged[1] == judged[2]

@@ -30,9 +30,9 @@ ROOT = Path(__file__).parent.parent
 ENDPOINTS = ("endpoint", "judge")
 KINDS = ("collector", "worker", "isolated environment", *reversed(ENDPOINTS))
 RESTART_S = 5.0
-"""A killed process is missed for as long as it takes to start again."""
+"""Time for a killed process to start again."""
 CLOCK_S = 0.1
-"""Records have their times rounded."""
+"""Times in records are rounded."""
 REQUEST_TIMEOUT_S = 5.0
 CONFIG = """
 counter:
@@ -80,12 +80,12 @@ EXPLAINED_BY: dict[str, frozenset[str]] = {
 
 
 class FaultRunError(Exception):
-    """Something is wrong that may not be."""
+    """A check of the run failed."""
 
 
 @dataclass
 class Report:
-    """What the run showed."""
+    """Results of the run."""
 
     rows: int = 0
     kills: Counter[str] = field(default_factory=Counter)
@@ -93,7 +93,7 @@ class Report:
     failures: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
     memory_mb: tuple[float, float] = (0.0, 0.0)
-    """Of a run without kills: after its first rows, and at its end."""
+    """Memory of a run without kills: after its first rows, and at its end."""
 
     def lines(self) -> Iterator[str]:
         yield f"{self.rows} rows scored right in {self.rounds} rounds"
@@ -107,7 +107,8 @@ def right_reward(index: int) -> float:
 
 
 def row(index: int) -> dict[str, Any]:
-    """Every second row is for the counter, which has state in its own process; the others are for the judge."""
+    """Return the rows: every second one for the counter, which has state in its own process, the others for the
+    judge."""
     right = right_reward(index) == 1.0
     if index % 2:
         first, second = index % 7, index % 11
@@ -177,7 +178,7 @@ class FaultRun:
         self.report.rounds += 1
 
     def measure_memory(self, name: str) -> None:
-        """Collect all rows without kills; how much memory the run has after its first rows and before its end."""
+        """Collect all rows without kills. Return the memory after the first rows and before the end."""
         output, first, last = self.folder / f"{name}.jsonl", 0.0, 0.0
         while self._missing(output):
             with self._collector(output) as collector:
@@ -191,7 +192,7 @@ class FaultRun:
         self.report.memory_mb = (first, last)
 
     def check(self, output: Path) -> None:
-        """Every row once, with its right reward, and every failure with a cause that a fault explains."""
+        """Check that every row is there once with its correct reward, and that a fault explains every failure."""
         records = [orjson.loads(line) for line in lines_of(output)]
         wrong = [found for found in records if found["reward"] != right_reward(found["_task_index"])]
         if wrong:
@@ -235,7 +236,7 @@ class FaultRun:
             time.sleep(0.05)
 
     def _kill(self, kind: str, collector: "subprocess.Popen[bytes]") -> bool:
-        """False if there is none to kill at the moment."""
+        """Kill a process. Return False if there is none now."""
         at = time.time()  # before it, since what the kill causes may end before this process runs again
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             if kind in self._endpoints:
@@ -294,13 +295,13 @@ class FaultRun:
 
 
 def _workers(pid: int) -> list[psutil.Process]:
-    """The worker processes of a collector: one for the servers that share it, one for the isolated environment."""
+    """Return the worker processes of a collector: one for the shared servers, one for the isolated environment."""
     children = psutil.Process(pid).children()
     return [child for child in children if "nemo_gym.rollouts.worker" in " ".join(child.cmdline())]
 
 
 def _num_listening(worker: psutil.Process) -> int:
-    """How many sockets it listens on: one per server."""
+    """Return the number of sockets that a process listens on: one per server."""
     return sum(found.status == psutil.CONN_LISTEN for found in worker.net_connections("tcp"))
 
 
@@ -309,8 +310,8 @@ def _size(path: Path) -> int:
 
 
 def reserved_port() -> socket.socket:
-    """A socket that does not listen. While it is open, only a server that asks for its port gets it, and a connection
-    is refused unless there is one."""
+    """Open a socket that reserves a port without listening. Only a server that asks for this port gets it, and
+    connections are refused until then."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind(("127.0.0.1", 0))
@@ -318,7 +319,7 @@ def reserved_port() -> socket.socket:
 
 
 def lines_of(path: Path, *, add: dict[str, str] | None = None) -> list[bytes]:
-    """The complete lines of a file."""
+    """Return the complete lines of a file."""
     if not path.exists():
         return []
     lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
@@ -326,7 +327,7 @@ def lines_of(path: Path, *, add: dict[str, str] | None = None) -> list[bytes]:
 
 
 def run_faults(folder: Path, options: Options, *, check_memory: bool = True) -> Report:
-    """Rounds of `rows` rows until the time is up; the last one is finished without kills."""
+    """Run rounds of `rows` rows until the time limit. The last round ends without kills."""
     with FaultRun(folder, options) as run:
         while run.goes_on or not run.report.rounds:
             run.round(f"round{run.report.rounds + 1}")

@@ -1,8 +1,8 @@
-"""`python -m bench.in_flight`: very many rollouts in flight at once, in one collector with workers or through
-`ng_run`, with the health of the run asked for all the while.
+"""`python -m bench.in_flight`: a very large number of rollouts in flight, in one collector with workers or through
+`ng_run`, with requests for the run's health meanwhile.
 
-The stub is several processes, since each may open only so many files, and each has a port of its own, since there are
-only 28,000 ports to connect from to one address."""
+The stub has several processes, since each has a limit of open files, and each has its own port, since a machine can
+open only 28,000 connections to one address."""
 
 import argparse
 import asyncio
@@ -114,7 +114,7 @@ def measure(count: int, *, latency_s: float, workers: int, num_stubs: int, throu
         retried = len(failures.read_bytes().splitlines()) if failures.exists() else 0
     health = f"{quantile(seen.health_ms, 0.5):.1f} / {quantile(seen.health_ms, 0.99):.1f}" if seen.health_ms else "-"
     name = f"{count:,} at {latency_s:g} s, {workers} workers{', ng_run' if through_ng_run else ''}"
-    figures = [
+    cells = [
         f"{scored:,}",
         str(retried),
         f"{seen.most_in_flight:,}",
@@ -122,7 +122,7 @@ def measure(count: int, *, latency_s: float, workers: int, num_stubs: int, throu
         f"{seen.peak_mb:,.0f}",
         health,
     ]
-    return [name, *figures]
+    return [name, *cells]
 
 
 HEAD = ["collection", "scored", "attempts again", "most in flight", "wall s", "peak MB", "/health ms p50 / p99"]

@@ -29,17 +29,17 @@ async def reply(model: BrowserLikeClient, number: int) -> dict[str, Any]:
 
 
 async def measure(count: int) -> Counter[str]:
-    numbers, figures = iter(range(count)), Counter[str]()
+    numbers, counts = iter(range(count)), Counter[str]()
     settings: dict[str, Any] = {"threads": 1, "context_tokens": 256, "num_concurrent_requests": IN_FLIGHT}
 
     async def work(model: BrowserLikeClient) -> None:
         for number in numbers:
             message = await reply(model, number)
             ids, log_probs = message["generation_token_ids"], message["generation_log_probs"]
-            figures["replies"] += 1
-            figures["tokens"] += len(ids)
-            figures["unequal lengths"] += len(ids) != len(log_probs)
-            figures["cut inside a character"] += message["content"].endswith("\N{REPLACEMENT CHARACTER}")
+            counts["replies"] += 1
+            counts["tokens"] += len(ids)
+            counts["unequal lengths"] += len(ids) != len(log_probs)
+            counts["cut inside a character"] += message["content"].endswith("\N{REPLACEMENT CHARACTER}")
 
     async with (
         HttpClient() as http,
@@ -50,7 +50,7 @@ async def measure(count: int) -> Counter[str]:
     ):
         for _ in range(IN_FLIGHT):
             workers.create_task(work(model))
-    return figures
+    return counts
 
 
 def main() -> None:

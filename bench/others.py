@@ -1,5 +1,5 @@
-"""The same one-turn rollout by other frameworks, so that a reader can repeat the comparison: CPU time of the real
-command and all it started, start-up subtracted, against the same endpoint, which is left out."""
+"""The same one-turn rollout in other frameworks: CPU time of the real command and its child processes, with start-up
+subtracted, against the same endpoint, which is not counted."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ __all__ = ["BenchTaskset"]
 
 @dataclass(frozen=True, slots=True)
 class OtherCost:
-    """What a rollout costs another framework."""
+    """Cost of a rollout in another framework."""
 
     name: str
     us: float
@@ -119,7 +119,7 @@ def measure_public_nemo_gym(folder: Path, *, rollouts: int) -> OtherCost:
 
 
 def _marginal_us(spend: Callable[[int], float], rollouts: int) -> float:
-    """What one more rollout costs: a few count as start-up."""
+    """Return the cost of one more rollout. A few count as start-up."""
     few = max(1, rollouts // 10)
     start_up_s = spend(few)
     return (spend(rollouts) - start_up_s) / (rollouts - few) * 1e6

@@ -49,7 +49,7 @@ class LocatedAgent(SimpleResponsesAPIAgent):
 
 
 class Sample(NamedTuple):
-    """What was used until so many records were written."""
+    """Usage at the time when a number of records was written."""
 
     records: int
     collector_s: float
@@ -65,7 +65,7 @@ class Collected(NamedTuple):
 
 @contextmanager
 def cluster(nodes: int) -> Iterator[tuple[str, int]]:
-    """The address and the process of a cluster that runs while the block does: the one that the tests use."""
+    """Run the cluster of the tests while the block runs. Yields its address and process."""
     command = [sys.executable, "-m", "tests.ray_nodes", str(nodes)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         addresses = (line.strip() for line in process.stdout or () if line[:1].isdigit())  # Ray prints other lines

@@ -1,4 +1,4 @@
-"""How the figures read as a page."""
+"""The results of a benchmark run as a Markdown page."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ TARGETS = {True: (3.0, 4.0), False: (5.0, 6.5)}
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """When and where, as the run begins."""
+    """Time and machine at the start of the run."""
 
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     python: str = platform.python_version()
@@ -31,7 +31,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All figures of a run."""
+    """All measurements of a run."""
 
     machine: Machine
     rows: int
@@ -40,13 +40,13 @@ class Results:
 
 
 def as_markdown(results: Results) -> str:
-    """The page."""
+    """Return the page."""
     ready = min(cost.ready_cpu_s for cost in results.costs)
     idle = max(cost.idle_pss_mb for cost in results.costs)
     about = (
         f"{results.machine}. Made by `make bench`: {results.rows:,} rollouts of each kind by the real "
         "`ng_collect_rollouts`, alone and with `ng_run`. CPU time of all processes, start-up subtracted. The endpoint "
-        "is a raw asyncio protocol; its CPU time is left out of both sides. The unit is one aiohttp request to the "
+        "is a raw asyncio protocol; its CPU time does not count in either. The unit is one aiohttp request to the "
         "same endpoint, 64 at once, in the same run."
     )
     head = ["rollout", "bare request", "one process", "target", "through `ng_run`", "target"]
@@ -59,7 +59,7 @@ def as_markdown(results: Results) -> str:
 
 
 def _others(results: Results) -> str:
-    """What the one-turn rollout costs others, measured in the same way."""
+    """Return the cost of the one-turn rollout in other frameworks, measured in the same way."""
     [own] = [cost for cost in results.costs if cost.name == ONE_TURN.name] or results.costs[:1]
     rows = [["this project, one process", f"{own.one_process_us:,.0f} µs", f"{own.one_process:.2f}", "1"]]
     for other in results.others:

@@ -1,5 +1,5 @@
-"""What a rollout costs a user: CPU time of the real command and all its processes, start-up subtracted, in units of
-one bare aiohttp request to the same endpoint in the same run. The endpoint's CPU time is left out of both sides."""
+"""The cost of a rollout: CPU time of the real command and all its processes, start-up subtracted, in units of one bare
+aiohttp request to the same endpoint in the same run. The endpoint's CPU time does not count in either."""
 
 import asyncio
 import resource
@@ -22,9 +22,9 @@ from nemo_gym.bench.processes import Command, memory, tree, tree_cpu_s
 from nemo_gym.config.loading import find_open_port
 
 IN_FLIGHT = 64
-"""Of bare requests: enough to saturate one core."""
+"""Concurrent bare requests, enough to saturate one core."""
 WARM_UP_ROWS = 20
-"""The rows of the run whose CPU time counts as start-up."""
+"""Rows of the warm-up run, whose CPU time counts as start-up."""
 MODEL_CONFIG = "responses_api_models/openai_model/configs/openai_model.yaml"
 
 
@@ -82,7 +82,7 @@ SCENARIOS = (ONE_TURN, TWO_TURNS)
 
 @dataclass(frozen=True, slots=True)
 class RolloutCost:
-    """The figures of one scenario."""
+    """The measurements of one scenario."""
 
     name: str
     bare_us: float
@@ -90,7 +90,7 @@ class RolloutCost:
     one_process_us: float
     ng_run_us: float
     ready_cpu_s: float
-    """Of `ng_run`, until all servers are ready."""
+    """CPU time of `ng_run` until all servers are ready."""
     idle_pss_mb: float
 
     @property
@@ -103,8 +103,8 @@ class RolloutCost:
 
 
 def measure_often(scenario: Scenario, *, rows: int, rounds: int) -> RolloutCost:
-    """The middle one of several measurements. What else the machine does makes a bare request up to twice as
-    expensive, and a rollout less so: a single measurement may be off by a fifth."""
+    """Return the median of several measurements. Other load makes a bare request up to twice as expensive, and a
+    rollout less so: a single measurement may be off by a fifth."""
     costs = sorted(
         (measure(scenario, rows=rows) for _ in range(rounds)), key=lambda cost: cost.one_process + cost.ng_run
     )
@@ -213,7 +213,7 @@ def _own_cpu_s() -> float:
 
 
 def write_rows(path: Path, scenario: Scenario, count: int) -> Path:
-    """Rows that differ, as real ones do."""
+    """Write rows that differ, like real ones."""
     with path.open("wb") as file:
         for number in range(count):
             file.write(orjson.dumps({**scenario.row, "uuid": f"row-{number}"}) + b"\n")

@@ -1,4 +1,4 @@
-"""What sandboxes cost: launches and actions per CPU-second, cold and warm latency, verifying, and 500 alive at once.
+"""Cost of sandboxes: launches and actions per CPU-second, cold and warm latency, verifying, and 500 alive at once.
 
     python -m bench.sandbox [--alive 500]
 
@@ -47,7 +47,7 @@ def cpu_s() -> float:
 async def measured(
     what: str, count: int, action: Callable[[], Awaitable[Any]], end: Callable[[], Awaitable[Any]] | None = None
 ) -> Cost:
-    """The cost of an action. What it used in a sandbox counts once `end` has ended that."""
+    """Measure an action. Usage inside a sandbox counts after `end` has closed it."""
     before, times = cpu_s(), []
     for _ in range(count):
         started = time.perf_counter()
@@ -100,7 +100,7 @@ async def local_costs(name: str) -> list[Cost]:
 async def request_cost(
     what: str, count: int, server: type[SimpleResourcesServer], path: str, body: Any, **expected: Any
 ) -> Cost:
-    """A request to an environment, with all that its sandboxes used until it was closed, and their start."""
+    """Measure a request to an environment, with start and usage of its sandboxes until they are closed."""
     async with AsyncExitStack() as stack:
         environment = await stack.enter_async_context(client_for(server))
 
@@ -126,7 +126,7 @@ async def verify_costs() -> list[Cost]:
 
 
 async def alive(name: str, count: int) -> str:
-    """So many sandboxes at once, each with a session that answers; then what is left of them."""
+    """Keep a number of sandboxes alive, each with a session that answers, and check what remains afterwards."""
     provider: LocalProvider = get_provider_class(name)()
     before = left_over()
     started, used = time.perf_counter(), cpu_s()

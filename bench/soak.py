@@ -1,5 +1,5 @@
-"""`python -m bench.soak`: very many rollouts through `ng_run`, with an environment that has state. Every reward must
-be right, and memory, descriptors, threads and sessions must be as many at the end as soon after the start."""
+"""`python -m bench.soak`: a very large number of rollouts through `ng_run`, with a stateful environment. Every reward
+must be correct, and memory, descriptors, threads and sessions must not grow between start and end."""
 
 import argparse
 import subprocess
@@ -36,7 +36,7 @@ TOOL = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the run holds at one moment. Memory is PSS of its processes, and that of the collector."""
+    """A sample of the run: PSS of its processes and of the collector, descriptors, threads, sessions."""
 
     minutes: float
     done: int
@@ -48,27 +48,27 @@ class Sample:
 
 
 def row(number: int) -> bytes:
-    """Each row has a count of its own, so that a mixed-up session gives a wrong reward."""
+    """Write rows with different counts, so that a mixed-up session gives a wrong reward."""
     params = {"input": [{"role": "user", "content": "Add three."}], "tools": [TOOL]}
     counts = {"initial_count": number, "expected_count": number + ADDED}
     return orjson.dumps({"responses_create_params": params, **counts}) + b"\n"
 
 
 def samples(run: int, collector: "subprocess.Popen[bytes]", head_url: str, *, every_s: float) -> Iterator[Sample]:
-    """Until the collector has ended."""
+    """Take samples until the collector has ended."""
     started = time.monotonic()
     while collector.poll() is None:
         try:
             processes = [psutil.Process(pid) for pid in tree(run)]
-            figures = run_figures(head_url)
+            metrics = run_metrics(head_url)
             yield Sample(
                 minutes=(time.monotonic() - started) / 60,
-                done=int(figures["nemo_gym_rollouts_total"]),
+                done=int(metrics["nemo_gym_rollouts_total"]),
                 run_mb=memory(tree(run)).pss_mb,
                 collector_mb=memory(tree(collector.pid)).pss_mb,
                 descriptors=sum(process.num_fds() for process in processes),
                 threads=sum(process.num_threads() for process in processes),
-                sessions=int(figures["nemo_gym_sessions"]),
+                sessions=int(metrics["nemo_gym_sessions"]),
             )
         except psutil.NoSuchProcess:  # it has just ended
             return
@@ -78,7 +78,7 @@ def samples(run: int, collector: "subprocess.Popen[bytes]", head_url: str, *, ev
             continue
 
 
-def run_figures(head_url: str) -> dict[str, float]:
+def run_metrics(head_url: str) -> dict[str, float]:
     """The metrics of the run, summed over their labels."""
     found: dict[str, float] = {"nemo_gym_rollouts_total": 0.0, "nemo_gym_sessions": 0.0}
     page = build_opener(ProxyHandler({})).open(f"{head_url}/metrics", timeout=60).read().decode()

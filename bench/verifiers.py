@@ -1,4 +1,4 @@
-"""The verifiers that are measured: rows with replies for each, and what scoring them costs without any server."""
+"""The measured verifiers: rows with replies for each, and the cost of scoring them without a server."""
 
 import random
 import time
@@ -18,9 +18,9 @@ class Verifier:
 
     server: ServerSpec
     row: Callable[[int], dict[str, Any]]
-    """A row as `verify` gets it, another for each number."""
+    """Return a row as `verify` gets it, a different one for each number."""
     bare: Callable[[int], float]
-    """The CPU seconds that it takes to score the rows below a number, by bare calls of the function that does it."""
+    """Return the CPU seconds of scoring the rows below a number, by bare calls of the scoring function."""
 
 
 def math_row(number: int) -> dict[str, Any]:

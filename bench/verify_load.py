@@ -1,5 +1,5 @@
-"""`python -m bench.verify_load`: how many replies a verifier scores for a CPU-second, and how late the event loop is
-while they all wait for it at once."""
+"""`python -m bench.verify_load`: replies that a verifier scores per CPU-second, and the lag of the event loop while
+all of them wait at once."""
 
 import argparse
 import asyncio
@@ -25,23 +25,23 @@ WARM_UP_ROWS = 20
 
 @dataclass(frozen=True, slots=True)
 class VerifyLoad:
-    """What was found out about a verifier."""
+    """Measurements of a verifier."""
 
     verifier: str
     count: int
     per_cpu_s: float
-    """Rows scored for a second of CPU time, over all processes."""
+    """Rows scored per second of CPU time, over all processes."""
     bare_per_cpu_s: float
-    """The same by bare calls of the function, in one process and without a server."""
+    """The same for bare calls of the function, in one process and without a server."""
     own_ms: float
-    """CPU time of the server's own process for a row."""
+    """CPU time of the server's own process per row."""
     lag_p50_ms: float
     lag_p99_ms: float
     lag_most_ms: float
 
 
 async def measure_verify_load(name: str, *, count: int) -> VerifyLoad:
-    """Have a verifier score `count` rows, all requested before the first few are done."""
+    """Score `count` rows, all requested before the first few are done."""
     verifier = VERIFIERS[name]
     async with Compute(workers=1) as compute:
         bare_s = await compute.run(verifier.bare, count, timeout_s=LONGEST_S)
@@ -73,7 +73,7 @@ async def measure_verify_load(name: str, *, count: int) -> VerifyLoad:
 
 @asynccontextmanager
 async def lateness() -> AsyncIterator[list[float]]:
-    """Look at short intervals how much later than asked for the event loop gets round to a task."""
+    """Measure the lag of the event loop at short intervals."""
     late_s: list[float] = []
 
     async def look() -> None:
@@ -103,7 +103,7 @@ def as_row(load: VerifyLoad) -> str:
 
 
 def main() -> None:
-    """What the command does."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m bench.verify_load", description=__doc__)
     parser.add_argument("verifiers", nargs="*", default=list(VERIFIERS), help=f"of: {', '.join(VERIFIERS)}")
     parser.add_argument("--count", type=int, default=1000, help="how many rows are scored, all asked for at once")

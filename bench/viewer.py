@@ -1,4 +1,4 @@
-"""How the viewer does on a very large file: `python -m bench.viewer --rows 2000000 --folder /tmp/big`.
+"""The viewer on a very large file: `python -m bench.viewer --rows 2000000 --folder /tmp/big`.
 
 Writes a file of rollouts (10 KB each by default), starts the real command on it, and measures the CPU time of the
 server process until the first page, the index, pages, search and memory. The file is removed afterwards."""
@@ -61,7 +61,7 @@ def _body(rng: random.Random, row_bytes: int, extra: str = "") -> bytes:
 
 
 class Server:
-    """The running command, and what it has used."""
+    """The running command, and its resource usage."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process, self._usage = process, psutil.Process(process.pid)
@@ -80,7 +80,7 @@ class Server:
         return int(status.partition("VmHWM:")[2].split()[0]) / 1000
 
     def measure(self, path: str, **parameters: Any) -> float:
-        """The CPU time of one request."""
+        """Return the CPU time of one request."""
         before = self.cpu_s()
         self.get(path, **parameters)
         return self.cpu_s() - before
@@ -98,7 +98,7 @@ def served(path: Path) -> Iterator[Server]:
 
 
 def measure_first_page(path: Path) -> dict[str, Any]:
-    """The first page of a file that has no index."""
+    """Measure the first page of a file without an index."""
     with served(path) as server:
         started = server.cpu_s()
         server.get("rows", file=0)
@@ -107,7 +107,7 @@ def measure_first_page(path: Path) -> dict[str, Any]:
 
 
 def measure_index(path: Path) -> dict[str, Any]:
-    """Building the index, from where it is to its end."""
+    """Measure building the index to its end."""
     with served(path) as server:
         began, cpu, rows = time.monotonic(), server.cpu_s(), _progress(server)["rows"]
         while not _progress(server)["complete"]:
@@ -122,7 +122,7 @@ def measure_index(path: Path) -> dict[str, Any]:
 
 
 def measure_pages(path: Path) -> dict[str, Any]:
-    """Pages and figures of a file that has its index."""
+    """Measure pages and metrics of a file that has its index."""
     with served(path) as server:
         return {
             "first page with an index, CPU s": server.measure("rows", file=0),
@@ -130,14 +130,14 @@ def measure_pages(path: Path) -> dict[str, Any]:
             "sorted by time, CPU s": server.measure("rows", file=0, sort="-seconds"),
             "filter on a column, CPU s": server.measure("rows", file=0, where="reward < 1 and task > 100"),
             "filter on a nested field, CPU s": server.measure("rows", file=0, where="verifier.level = 3"),
-            "figures of all rows, CPU s": server.measure("summary", file=0),
+            "metrics of all rows, CPU s": server.measure("summary", file=0),
             "groups, CPU s": server.measure("tasks", file=0, sort="-spread"),
             "pages, peak MB": server.peak_mb(),
         }
 
 
 def measure_search(path: Path) -> dict[str, Any]:
-    """A search for a text that one row in the middle has."""
+    """Measure a search for a text in one row in the middle."""
     size = path.stat().st_size
     with served(path) as server:
         before, began = server.cpu_s(), time.monotonic()

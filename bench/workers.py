@@ -1,5 +1,5 @@
-"""`python -m bench.workers`: how much faster a collection gets with more workers. The real `ng_collect_rollouts`, the
-time between two lengths of the same dataset, so that start-up does not count."""
+"""`python -m bench.workers`: the speed-up of a collection with more workers. Measures the difference between two
+lengths of a dataset with the real `ng_collect_rollouts`, so that start-up does not count."""
 
 import argparse
 import os
@@ -16,19 +16,19 @@ from nemo_gym.bench.report import table
 
 SHORT = 500
 LEAST = 5000
-"""With fewer rollouts the difference of the two times is too short to say anything."""
+"""With fewer rollouts the difference of the two times is too small."""
 CORES = len(os.sched_getaffinity(0))
 
 
 class Rate(NamedTuple):
-    """How fast a collection is, without start-up."""
+    """Speed of a collection, without start-up."""
 
     rollouts_per_s: float
     endpoint_cores: float
-    """How many of the machine's cores the stub endpoint keeps busy meanwhile."""
+    """Cores that the stub endpoint uses meanwhile."""
 
     def on_free_cores(self, before: "Rate") -> float:
-        """How many times as fast it would be as another one if the endpoint were on another machine."""
+        """Return the speed-up over another collection if the endpoint were on another machine."""
         return self.rollouts_per_s / before.rollouts_per_s * CORES / (CORES - self.endpoint_cores)
 
 

@@ -37,12 +37,12 @@ AGENT = "stateful_counter_simple_agent"
 ASKS = ("and tell me what the counter says.", "and read the counter.", "and tell me the count.")
 CLIP = 0.2
 RIGHT_SHARE = 0.25
-"""Of the transcripts that the model imitates before training, this many have the right number."""
+"""Share of the imitated transcripts that have the correct number on purpose."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long, and with how much, to train."""
+    """Training options."""
 
     seed: int = 0
     steps: int = 100
@@ -54,7 +54,7 @@ class Settings:
     warm_up_steps: int = 500
     warm_up_batch: int = 64
     warm_up_rate: float = 3e-3
-    """With less the model may not find the number in the prompt when training begins, and its rewards are luck."""
+    """With less imitation the model may ignore the number in the prompt, and its rewards are chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Step:
     step: int
     reward: float
     policy_versions: list[Any]
-    """Which weights sampled the rollouts."""
+    """Version of the weights that sampled the rollouts."""
     max_ratio_error: float
-    """How far the probability of a sampled token differs between server and trainer, relatively."""
+    """Maximum relative difference of the probability of a sampled token between server and trainer."""
     failed: int
     """Rollouts without a result."""
 
@@ -76,7 +76,7 @@ def prompt_of(number: int, ask: str) -> str:
 
 
 def make_rows(step: int, settings: Settings) -> Iterator[dict[str, Any]]:
-    """The rows of one step: every prompt `group_size` times, each with a sampling seed of its own."""
+    """Return the rows of one step: every prompt `group_size` times, each with its own sampling seed."""
     chance = np.random.default_rng([settings.seed, step])
     tools = rows_of(f"{COUNTER}/data/example.jsonl")[0]["responses_create_params"]["tools"]
     for group in range(settings.groups):
@@ -105,7 +105,7 @@ def agent_row(
 
 
 def warm_up(network: Network, settings: Settings) -> None:
-    """Imitate transcripts in the right format, few of which have the right number: a stand-in for pretraining."""
+    """Imitate transcripts in the correct format, few with the correct number. This stands in for pretraining."""
     chance, optimizer = np.random.default_rng(settings.seed), Adam(network.weights, rate=settings.warm_up_rate)
     for _ in range(settings.warm_up_steps):
         pairs = [_transcript(chance) for _ in range(settings.warm_up_batch)]
@@ -164,20 +164,25 @@ def _chosen_log_probs(network: Network, ids: Ids) -> Array:
     return result
 
 
-@contextlib.contextmanager
-def running_servers(weights: Path) -> Iterator[BaseServerConfig]:
-    """The environment, the agent and the model, in processes of their own."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    config = {
+def config_of(weights: Path, *more_paths: str) -> dict[str, Any]:
+    """The environment, the agent, and the model with these weights."""
+    return {
         "config_paths": [
             f"{COUNTER}/configs/stateful_counter.yaml",
             "responses_api_models/tiny_policy/configs/tiny_policy.yaml",
+            *more_paths,
         ],
         "policy_model": {"responses_api_models": {"tiny_policy": {"weights_fpath": str(weights)}}},
         AGENT: {"responses_api_agents": {"simple_agent": {"max_steps": 4}}},
-        HEAD_SERVER_KEY_NAME: {"host": "127.0.0.1", "port": port},
     }
+
+
+@contextlib.contextmanager
+def running_servers(weights: Path) -> Iterator[BaseServerConfig]:
+    """Start the environment, the agent and the model in separate processes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = {**config_of(weights), HEAD_SERVER_KEY_NAME: {"host": "127.0.0.1", "port": port}}
     servers = RunHelper()
     servers.start(
         GlobalConfigDictParserConfig(
@@ -191,7 +196,7 @@ def running_servers(weights: Path) -> Iterator[BaseServerConfig]:
 
 
 def collect(rows: Iterator[dict[str, Any]], head: BaseServerConfig) -> tuple[list[tuple[int, dict[str, Any]]], int]:
-    """The results with their groups, and how many rollouts have none."""
+    """Collect results with their groups, and the number of rollouts without a result."""
     results, failed = [], 0
     for future in RolloutCollectionHelper().run_examples(rows, head):
         try:

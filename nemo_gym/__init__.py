@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from nemo_gym.base_resources_server import BaseSeedSessionResponse as BaseSeedSessionResponse
     from nemo_gym.base_resources_server import BaseVerifyRequest as BaseVerifyRequest
     from nemo_gym.base_resources_server import BaseVerifyResponse as BaseVerifyResponse
+    from nemo_gym.base_resources_server import Environment as Environment
     from nemo_gym.base_resources_server import ReverifyMode as ReverifyMode
     from nemo_gym.base_resources_server import Score as Score
     from nemo_gym.base_resources_server import SessionState as SessionState
     from nemo_gym.base_resources_server import SimpleResourcesServer as SimpleResourcesServer
     from nemo_gym.base_resources_server import tool as tool
+    from nemo_gym.base_responses_api_agent import Agent as Agent
     from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig as BaseResponsesAPIAgentConfig
     from nemo_gym.base_responses_api_agent import SimpleResponsesAPIAgent as SimpleResponsesAPIAgent
     from nemo_gym.base_responses_api_agent import ToolCallingAgent as ToolCallingAgent
     from nemo_gym.base_responses_api_agent import ToolCallingAgentConfig as ToolCallingAgentConfig
     from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig as BaseResponsesAPIModelConfig
+    from nemo_gym.base_responses_api_model import Model as Model
     from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel as SimpleResponsesAPIModel
     from nemo_gym.client.load_balancer import NeMoGymAsyncOpenAI as NeMoGymAsyncOpenAI
     from nemo_gym.client.reply import ServerReply as ServerReply
@@ -39,6 +42,17 @@ if TYPE_CHECKING:
     from nemo_gym.config.types import Domain as Domain
     from nemo_gym.config.types import ModelServerRef as ModelServerRef
     from nemo_gym.config.types import ResourcesServerRef as ResourcesServerRef
+    from nemo_gym.evaluation.judge_check import acheck_judge as acheck_judge
+    from nemo_gym.evaluation.judge_check import check_judge as check_judge
+    from nemo_gym.evaluation.models import Scripted as Scripted
+    from nemo_gym.evaluation.result import Evaluation as Evaluation
+    from nemo_gym.evaluation.result import Rollout as Rollout
+    from nemo_gym.evaluation.run import aevaluate as aevaluate
+    from nemo_gym.evaluation.run import collect as collect
+    from nemo_gym.evaluation.run import evaluate as evaluate
+    from nemo_gym.judged_environment import JudgedConfig as JudgedConfig
+    from nemo_gym.judged_environment import JudgedEnvironment as JudgedEnvironment
+    from nemo_gym.judged_environment import JudgedVerifyRequest as JudgedVerifyRequest
     from nemo_gym.llm_api.base import JsonObject as JsonObject
     from nemo_gym.llm_api.chat import NeMoGymChatCompletion as NeMoGymChatCompletion
     from nemo_gym.llm_api.chat import (

@@ -2,16 +2,20 @@
 
 Environments differ in what counts as the answer, and rewards depend on it, so choose a function by its name. Refusals
 and messages that the model did not write have no text. A message whose content is a plain string has none either,
-except for `last_part_of_last_item`. In all environments the final answer outside thoughts counts: remove these, and
-what is hidden or struck out, with `shown`, then read `answer_boxes` or `last_box`. Every function but `matches` takes
-time linear in the text."""
+except for `last_part_of_last_item`.
+
+One rule for final answers holds in all environments: of what is `shown`, the last declaration counts, such as a box,
+unless the words beside it negate or withdraw it. `final_declaration` is that rule, and `last_box` applies it to boxes.
+Every function but `matches` takes time linear in the text."""
 
 import json
 import math
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from functools import partial
 from html import unescape
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -24,37 +28,61 @@ from nemo_gym.llm_api.responses import (
     ResponseItem,
 )
 
-LONG_TEXT = 32_768
-"""Characters. Checking a longer text may block other rollouts: run that in `nemo_gym.compute`."""
-
 _MESSAGES = (NeMoGymResponseOutputMessage, NeMoGymEasyInputMessage)
 MAX_BOXES = 50
 """How many of the last boxes of a text are read."""
-DENIAL_CHARS = 120
-"""How far before and after an answer a denial of it is looked for."""
+NEAR_CHARS = 120
+"""How far before and after a declaration its negation or withdrawal is looked for."""
 
-THOUGHT_TAGS = ("think", "thinking", "thought", "thoughts", "reasoning", "scratchpad", "reflection")
+THOUGHT_TAGS = (
+    *("think", "thinking", "thought", "thoughts", "reasoning", "scratchpad", "reflection"),
+    *("analysis", "internal", "internal_monologue", "inner_monologue"),
+)
 _THINK_TAG = re.compile(
-    rf"<(?P<tag>/?)(?:\w{{1,20}}:)?(?:{'|'.join(THOUGHT_TAGS)})(?:\s[^<>]{{0,200}})?>|\[(?P<bracket>/?)think\]"
+    rf"[<\uff1c](?P<tag>/?)(?:\w{{1,20}}:)?(?:{'|'.join(THOUGHT_TAGS)})(?:\s[^<>]{{0,200}})?[>\uff1e]|\[(?P<bracket>/?)think\]"
     r"|◁(?P<triangle>/?)think▷|<\|(?P<token>begin|end)_of_thought\|>|<\|(?P<bars>/?)think(?:ing)?\|>"
     r"|<\|channel\|>\s*(?P<channel>analysis|commentary|final)\b[^<]{0,200}(?:<\|message\|>)?|<\|(?P<over>end)\|>",
     re.IGNORECASE,
 )
+_TAG_START = re.compile("[<\uff1c\\[\u25c1]")
 _CLOSING = frozenset(("/", "end", "final"))
+_HIDING_STYLE = (
+    r"\shidden\b|type\s*=\s*.?hidden\b|display\s*:\s*none\b|visibility\s*:\s*(?:hidden|collapse)\b"
+    r"|(?:opacity|font-size|width|height)\s*:\s*0(?!\.?\d)|position\s*:\s*(?:absolute|fixed)\b|text-indent\s*:\s*-"
+    r"|clip(?:-path)?\s*:|color\s*:\s*(?:transparent|white|#fff(?:fff)?)\b|style\s*=[^<>]{0,100}?[&\\]"
+)
+_ATTRIBUTE = r"""\s+[\w:-]{1,40}(?:\s*=\s*(?:"[^"]{0,2000}"|'[^']{0,2000}'|[^\s"'<>=`]{1,500}))"""
 _HIDDEN = re.compile(
-    r"(?P<comment><!--)|<(?P<tag>del|s|strike|template)(?:\s[^<>]{0,200})?>"
-    r"|(?P<latex>\\begin\{comment\})|(?P<false>\\iffalse\b)"
-    r"|(?P<struck>~~(?=\S))|(?P<line>^[ \t]*%[^\n]*)"
-    r"|(?P<command>\\(?:[hv]?phantom|sout|st|[bx]?cancel|textcolor\s*\{white\})\s*\{)",
+    r"(?P<comment><!--)|(?P<data><!\[CDATA\[)|(?P<instruction><\?)|(?P<latex>\\begin\{comment\})|(?P<false>\\iffalse\b)"
+    r"|(?P<struck>(?<!~)(?!~~~+[ \t]*[\w+-]{0,20}[ \t]*$)~~(?=\S))"
+    r"|(?<!<)<(?P<tag>(?:del|s|strike|template|script|style|noscript|dialog|title|head|object|datalist|annotation)(?=[\s>])"
+    rf"|[a-z]\w{{0,20}}(?=[^<>]{{0,200}}?(?:{_HIDING_STYLE})))(?:\s[^<>]{{0,300}})?>"
+    r"|(?P<line>^[ \t]*%[^\n]*|^[ \t]{0,3}\[[^\]\n]{1,100}\]:[ \t]*(?:#|<#?>|https?:)[^\n]*)"
+    r"|(?P<image>!\[[^\n]{0,2000}?\]\([^\s()]{0,500}\)|\]\([^\s()]{0,500}\s+[\"'][^\n]{0,2000}?[\"']\))"
+    rf"|(?P<attributes><[a-z]\w{{0,20}}(?:{_ATTRIBUTE}){{1,10}}\s*/?>)"
+    r"|(?P<command>\\(?:[hv]?phantom|sout|st|[bx]?cancel|textcolor\s*\{white\}|enclose\s*\{\w*strike\})\s*\{"
+    r"|\{(?=\\color\s*\{white\}))|(?P<white>\\color\s*\{white\})",
     re.IGNORECASE | re.MULTILINE,
 )
+_MAY_HIDE = re.compile(r"[<~%\[\]\\](?!(?<=\\)boxed\b)")
+"""A sign that everything hidden has. Most texts have none, and `_HIDDEN` takes a hundred times as long."""
 _SHOWN_IF_OPEN = frozenset(("~~", "<s>"))
 """What hides nothing if it is not closed; anything else hides the rest of the text."""
-_HIDDEN_ENDS = {"comment": "-->", "latex": r"\end{comment}", "false": r"\fi", "struck": "~~"}
-_FONT_COMMAND = r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal|up)?|boldsymbol|bm|mbox|operatorname|bf|it|rm|sf|tt)"
+_HIDDEN_ENDS = {
+    "comment": "-->",
+    "data": "]]>",
+    "instruction": "?>",
+    "latex": r"\end{comment}",
+    "false": r"\fi",
+    "struck": "~~",
+}
+_FONT_COMMAND = (
+    r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal|up)?|underline|boldsymbol|bm|mbox|operatorname|bf|it|rm|sf|tt"
+    r"|tiny|small|large|Large|LARGE|huge|Huge)"
+)
 _FONT = re.compile(rf"{_FONT_COMMAND}\s*\{{([^{{}}]*)\}}|\\textcolor\s*\{{[^{{}}]*\}}\s*\{{([^{{}}]*)\}}")
 _FONT_SWITCH = re.compile(
-    rf"{_FONT_COMMAND}(?![A-Za-z])\s*|\\color\s*\{{[^{{}}]*\}}|\\(?:display|text)style(?![A-Za-z])"
+    rf"{_FONT_COMMAND}(?![A-Za-z])\s*|\\color\s*\{{[^{{}}]*\}}|\\(?:display|text)style(?![A-Za-z])\s*"
     r"|</?(?:b|i|u|em|strong|code|span|p)>|<br\s?/?>",
     re.IGNORECASE,
 )
@@ -66,70 +94,66 @@ _INVISIBLE = re.compile(
     r"\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
 )
 """Characters that are not shown, such as zero-width spaces. Some of them are letters."""
+_CYRILLIC = "\u0430\u0432\u0435\u0455\u0456\u0458\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u04bb\u0501"
+_GREEK = "\u03b1\u03b2\u03b5\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7"
+TO_LATIN = str.maketrans(_CYRILLIC + _GREEK, "abesijkmhopctyxhd" + "abeikvoptux")
+"""Small letters that look like Latin ones, as small or as capital letters."""
 _STYLED_LETTERS = re.compile("[\uff01-\uff5e\u3000\U0001d400-\U0001d7ff]+")
 """Full-width and mathematical forms of ASCII characters."""
 
-_BRACE = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
-_OR = r"(?:\b(?:or|oder|ou|maybe|perhaps|possibly|alternatively)\b|或者?|または|или|\\lor\b|\\vee\b|\u2228)"
-_JOIN = re.compile(
-    rf"[\s$*_()?!.]*(?:(?:[,;:&/]|{_OR}|\b(?:and|und|et|else|also|either)\b|\\text\{{\s*(?:and|or)\s*\}}"
-    r"|\d{1,3}[.)]|(?<=\n)[-+•])[\s$*_()?!.]*)+",
-    re.IGNORECASE,
+_BRACE = re.compile(r"\\(?:(?P<box>\\?(?:boxed|fbox)\s*\{)|.)|\{|\}", re.DOTALL)
+_OR = (
+    r"(?:\b(?:or|oder|ou|maybe|perhaps|possibly|alternatively|otherwise|versus|vs)\b|或者?|または|\bили\b"
+    r"|\\lor\b|\\vee\b"
+    r"|\u2228|(?-i:\bo\b))"
 )
-_ALTERNATIVE = re.compile(
-    rf"[\s$*_)\]}},;?!.]*{_OR}(?:[\s$*_(\[,]|(?:option|choice|maybe|perhaps)\b)*[A-Z0-9](?![A-Za-z])"
+JOINER = (
+    rf"(?:&amp;|[,;:&/|+\u3001\uff0c\uff1b]|{_OR}|\b(?:and|und|et|plus|also|else|either)\b|\bas\s+well\s+as\b"
+    r"|(?-i:\b[ye]\b)|\bи\b|和|と|\\text\{\s*(?:and|or)\s*\}|\\(?:land|wedge)\b|\u2227"
+    r"|\b(?:option|candidate)\s*\d{1,2}\b|\d{1,3}[.)]|(?<=\n)[-+•*](?=\s))"
 )
-"""After an answer: another one."""
-_DENIAL_FLAGS = re.IGNORECASE | re.VERBOSE
-_NOT = r"""(?: \bnot | \w+n't | \bcannot | \bnever | \bneither | \bnor | \bexcept | \bunlike
-    | \bdiffer(?:s|ent)?\s+from | \bunequal\s+to | \bfar\s+from
-    | (?<!t\sbe\s)\b(?:anything|everything|all)\s+but | (?<!none\s)(?<!nothing\s)(?<!answer\s)\bother\s+than
-    | \brather\s+than | \binstead\s+of
-    | \b(?:less|more|greater|fewer|larger|smaller|bigger)\s+than | \\neq? | \\not | ≠ | != | ¬
-    | \brul(?:e|ed|ing)\s+out | \b(?:exclud|eliminat|reject)(?:e|es|ed|ing)?
-    | \b(?:wrong|incorrect|false)\s+(?:answer|option|choice|letter|result)
-    | \bnicht | \bkeine? | \bpas | \bno\s+es | \bnon\s+è | \b\u043d\u0435 | 不是 | 不选 | 并非 )
-    (?: \s+ (?:the|my|an?|to|be|is|that|would|equal|for|number|value|simply|just|exactly|going|really|actually|even
-        |pick|say|choose|select|(?:(?:correct|right|final)\s+)?(?:option|choice|answer|letter)|die|la)\b )*"""
-_DENIED_CLAIM = r"""\b(?: not\s+(?:true|correct|right|the\s+case) | false | untrue | wrong | incorrect | doubt
-    | (?:not|\w+n't)\s+(?:think|believe|say|claim) ) \s+ (?:that|to|the|it) \b [^.,!?\n]{0,60}
-    | \b(?:not|\w+n't)\s+(?:think|believe|say|claim)\s
-      (?: (?!\b(?:but|so|hence|thus|therefore|instead|because|since)\b) [^.,:;!?\n] ){0,60}"""
-_DENIAL_BEFORE = re.compile(rf"(?: {_NOT} | {_DENIED_CLAIM} ) [\s:*_$(\[\\]* $", _DENIAL_FLAGS)
-_DENIAL_AFTER = re.compile(
-    r"""[\s$)\]*_.,!?\\—-]* (?:(?:but|no|wait|hmm|sorry|actually)\b[,.!]?\s*)* (?:(?:that|this|it|which)\b\s*)?
-    (?: (?:is|was|'s|seems|(?:can|could|may|must|should|would)\ be)\s+(?:\w+ly\s+)?
-        (?:(?:wrong|incorrect|false|untrue)(?!\s+to\b)|impossible|ruled\ out|excluded|eliminated|rejected|discarded
-          |an?\ (?:mistake|error|wrong))
-      | (?:is|was|would)? \s* (?:\w+ly\s+)? (?:not|n't) \s+ (?:be\s+)?
-        (?:right|correct|true|(?:the|my|an?)\ (?:\w+\ )?(?:answer|solution|result|option|choice))
-      | can(?:not|'t|\ not) \s+ be \b (?!\s+(?:wrong|incorrect|false))
-      | (?:does|did)(?:n't|\ not) \s+ (?:work|fit|hold)\b
-      | (?:wrong|incorrect|false)\b (?=[\s*_]*(?:[.!\n]|$))
-      | ist\s+(?:falsch|nicht\s+(?:richtig|korrekt|die)) | n'est\s+pas | est\s+faux | 不对 | 是错 | 错了 )
-    | [\s$)\]}*_\\]* \? [\s$)\]*_\\]* (?:no|nope|never|hardly|wrong|nein|non)\b""",
-    _DENIAL_FLAGS,
+"""Between two answers: they are one, with several. To be compiled with `re.IGNORECASE`."""
+_JOINER = re.compile(JOINER, re.IGNORECASE)
+_BETWEEN = re.compile(rf"(?:{JOINER}|\b(?:the|my)\b|[\s$*_()?!.`])*+", re.IGNORECASE)
+ALTERNATIVE = re.compile(rf"[\s$*_)\]}}.,;!\u2013\u2014-]*{_OR}(?!\w)", re.IGNORECASE)
+"""After an answer: another one follows."""
+
+_TOKEN = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?|-?\d+(?:,\d{3})*(?:\.\d+)?|!=|\S")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SMALL_WORDS = _words(
+    """the my a an that this it it's that's these which i i'm i've you am is was are be been has have had to for
+    of than from out like can could may must should shall will would do does did so then and but wait hmm
+    actually sorry please on reflection first second thought one just equal equals value number final correct
+    right true think believe say claim use mark give anything pick choose select option choice answer letter
+    result solution guess box boxed above list calendar schedule plan json die la ist es"""
 )
-_SELF_CORRECTION = r"(?:wait|actually|correction|sorry|oops|scratch\ that|on\ second\ thought|hmm|no)"
-_WITHDRAWN = re.compile(
-    rf"""\bI(?:\ have|'ve)?\ chang(?:e|ed)\ my\ mind\b | \bscratch\ that\b
-    | \bI(?:\ hereby|\ must|\ have\ to|\ would\ like\ to)?\ (?:withdraw|retract|take\ back|revoke)\b
-    | \b(?:disregard|ignore|forget)\ (?:that|this|it|the\ above|my\ (?:\w+\ )?answer)\b
-    | \b{_SELF_CORRECTION}[\s,.:!]{{1,5}}
-      (?:that|this|it|my\ answer|the\ above|I)\ (?:is|was|am)
-      \ (?:wrong|incorrect|mistaken|an?\ (?:mistake|error))\b""",
-    _DENIAL_FLAGS,
+"""Words that may stand between a declaration and what negates or withdraws it."""
+_NEGATIONS = _words(
+    """not cannot never neither nor without except rather instead reject refute
+    other far differs differ unequal rule ruled exclude excluded
+    ne neq neg \u2260 \u00ac != nicht kein keine pas \u043d\u0435"""
 )
-_OTHER_ANSWER = re.compile(
-    rf"""(?: (?i: \banswer\ (?:is|should\ be|must\ be|would\ be) | (?:^|[.!?\n(])[\s*_]{{0,8}}{_SELF_CORRECTION}\b )
-      (?: [\s,.!:*_$(…—-]
-        | (?i: \b(?:no|wait|so|sorry|it|is|it's|that|the|i|meant|mean|should|must|be|correct|right
-          |answer|option|choice)\b )
-      ){{1,40}} )
-      (?P<said> [A-Z](?![A-Za-z0-9']) | -?\d+(?:,\d{{3}})*(?:\.\d+)? )
-      (?= [*_$)]{{0,8}} (?:[\s,;]{{0,8}}not\b|\s{{0,8}}(?:[.,;!?\n]|$)) )""",
-    re.VERBOSE,
+_WRONG = _words("wrong incorrect false untrue mistaken invalid rejected falsch")
+_WITHDRAWALS = _WRONG | _words(
+    """mistake error impossible excluded eliminated discarded ruled correction oops nope nein
+    ignore disregard forget discard scratch withdraw retract retracted revoke kidding
+    distractor \u274c \u2717 \u2718 \U0001f6ab"""
 )
+_WRONG_LABEL = re.compile(
+    rf"(?:\A|[.!?\n])[\s*_#>]*(?:{'|'.join(sorted(_WRONG))})(?:\s\w{{1,12}})?\s*:[\s*_$`]*\Z", re.IGNORECASE
+)
+"""At the start of a sentence: what follows is wrong."""
+_NOUNS = _words("answer option choice letter result solution")
+_RIGHT = _NOUNS | _words("right correct true valid so fit work hold use calendar list schedule")
+_SENTENCE_END, _CLAUSE_END = _words(". ! ?"), _words(". ! ? , ;")
+_STATEMENT = re.compile(r"\b(?:answer|wait|actually|correction|sorry|oops|no)\b", re.IGNORECASE)
+_NO_END = re.compile(r"[\s$*_)\]}]*+[-+*/^=\u00d7\u00b7\u00f7%\\\d]")
+"""After a number: it goes on."""
 _VISIBLE_WORD = re.compile(r"(?<![\\<&/#\w])[^\W_]")
 """A letter or digit that does not belong to a command, tag or entity."""
 _NOTHING_SHOWN = re.compile(
@@ -192,6 +216,8 @@ def without_thinking(text: str) -> str:
     A part without an end reaches to the end of the text. One without a start begins where the text does, since chat
     templates may open it in the prompt. What was said before a part with a start still counts.
     """
+    if _TAG_START.search(text) is None:
+        return text
     kept, is_thinking, place = list[str](), False, 0
     for tag in _THINK_TAG.finditer(text):
         if not is_thinking:
@@ -208,6 +234,8 @@ def without_thinking(text: str) -> str:
 def shown(text: str) -> str:
     """Remove thoughts, characters that are not shown, comments, and text that is struck out or hidden."""
     text = visible(without_thinking(text))
+    if _MAY_HIDE.search(text) is None:
+        return text
     kept, place, endless = list[str](), 0, set[str]()
     while found := _HIDDEN.search(text, place):
         kept.append(text[place : found.start()])
@@ -222,8 +250,10 @@ def shown(text: str) -> str:
 
 def _end_of_hidden(text: str, opening: re.Match[str]) -> int | None:
     """Where a hidden part ends; None if it has no end."""
-    if opening["line"] is not None:
+    if opening.lastgroup in ("line", "image", "attributes"):
         return opening.end()
+    if opening["white"]:
+        return None
     if opening["command"]:
         depth = 1
         for token in _BRACE.finditer(text, opening.end()):
@@ -231,14 +261,25 @@ def _end_of_hidden(text: str, opening: re.Match[str]) -> int | None:
             if depth == 0:
                 return token.end()
         return None
-    closing = f"</{opening['tag']}>" if opening["tag"] else _HIDDEN_ENDS[opening.lastgroup or ""]
-    found = re.compile(re.escape(closing), re.IGNORECASE).search(text, opening.end())
+    if opening["tag"]:
+        return _end_of_element(text, opening)
+    found = re.compile(re.escape(_HIDDEN_ENDS[opening.lastgroup or ""]), re.IGNORECASE).search(text, opening.end())
     return found.end() if found else None
+
+
+def _end_of_element(text: str, opening: re.Match[str]) -> int | None:
+    """Where an HTML element ends that may have others of its name in it."""
+    depth = 1
+    for tag in re.compile(rf"<(/?){opening['tag']}(?![\w-])[^<>]*>", re.IGNORECASE).finditer(text, opening.end()):
+        depth += -1 if tag[1] else 1
+        if depth == 0:
+            return tag.end()
+    return None
 
 
 def visible(text: str) -> str:
     """Remove characters that are not shown, such as zero-width spaces and marks of direction."""
-    return _INVISIBLE.sub("", text)
+    return text if text.isascii() else _INVISIBLE.sub("", text)
 
 
 def says_something(text: str) -> bool:
@@ -258,72 +299,140 @@ def is_blank(text: str) -> bool:
     return all(char in _MARKUP_CHARS or unicodedata.category(char)[0] in "CZ" for char in shown)
 
 
-class Box(NamedTuple):
-    """A box of a text, or several that are joined, as in `\\boxed{1} and \\boxed{2}`."""
+class Declaration(NamedTuple):
+    r"""A part of a text that gives an answer, such as a box, or several `joined` ones: `\boxed{1} and \boxed{2}`."""
 
     start: int
     end: int
     content: str
-    """What is in the box; of several, joined by a comma."""
-    opening: str
-    r"""How the last of them begins, such as `\boxed{`."""
+    """The answer; of several, joined by a comma."""
+    outer: tuple[int, int] | None = None
+    """Where it starts and ends together with its label or tags, if it has any."""
 
 
-def boxes(text: str) -> list[Box]:
+def boxes(text: str) -> list[Declaration]:
     r"""The last boxes that are not blank.
 
-    A box ends at its own brace and is not within another one; `\boxed{\boxed{4}}` is 4. Boxes with only a comma, "and"
-    or "or" between them are one. Thoughts are not removed.
+    A box ends at its own brace and is not within another one; `\boxed{\boxed{4}}` is 4. Thoughts are not removed.
     """
-    return _joined([box for box in _boxes(text) if box.content.strip()][-MAX_BOXES:], text)
-
-
-def answer_boxes(text: str) -> list[Box]:
-    r"""The boxes that give an answer, the last one at the end.
-
-    Left out of `boxes` are contents that the text denies at that place or later: "not `\boxed{4}`",
-    "`\boxed{4}` is wrong". There is none if what follows the last one takes it back: see `is_taken_back`.
-    """
-    found, denied = list[Box](), set[str]()
-    for box in reversed(boxes(text)):
-        if is_denied(text, box.start, box.end):
-            denied.add(box.content.strip())
-        elif box.content.strip() not in denied:
-            found.append(box)
-    if found and is_taken_back(text, found[0].end, found[0].content):
-        return []
-    return found[::-1]
+    return [box for box in _boxes(text) if box.content.strip()][-MAX_BOXES:]
 
 
 def last_box(text: str) -> str | None:
-    """The content, stripped, of the last box in what is `shown` that gives an answer, as `answer_boxes` finds it."""
-    found = answer_boxes(shown(text))
-    return found[-1].content.strip() if found else None
+    """The content, stripped, of the box in what is `shown` that is the `final_declaration`."""
+    text = shown(text)
+    found = final_declaration(text, boxes(text))
+    return found.content.strip() if found else None
 
 
-def is_denied(text: str, start: int, end: int) -> bool:
-    """True if a text denies the answer at this place: "not 4", "4 is wrong"."""
-    before, after = text[max(0, start - DENIAL_CHARS) : start], text[end : end + DENIAL_CHARS]
-    return bool(_DENIAL_BEFORE.search(before) or _DENIAL_AFTER.match(after))
+def final_declaration(text: str, found: Sequence[Declaration]) -> Declaration | None:
+    """The last of the declarations that is not negated; None if the text after it withdraws it or states another one.
+
+    Declarations with only a comma, "and" or "or" between them are one, with several answers. A
+    content that is negated later ("It is not 4.") does not count earlier either.
+    """
+    negated = set[str]()
+    for each in reversed(joined(text, found)):
+        content = each.content.strip()
+        if any(is_negated(text, start) for start in {each.start, (each.outer or each)[0]}):
+            negated.add(content)
+        elif content not in negated:
+            is_kept = not is_withdrawn(text, each.end, content) and not _states_other(text, each.end, content)
+            return each if is_kept else None
+    return None
 
 
-def has_alternative(text: str, end: int) -> bool:
-    """True if the answer that ends here is followed by another one: "A or B"."""
-    return _ALTERNATIVE.match(text, end, end + DENIAL_CHARS) is not None
-
-
-def is_taken_back(text: str, end: int, answer: str) -> bool:
-    """True if a text withdraws its answer after this place, or gives another letter or number in words: "I change my
-    mind", "Wait, no: 5."."""
-    if _is_withdrawn(text, end):
+def is_negated(text: str, start: int) -> bool:
+    """True if there are only small words between a negation and the declaration that starts here: "not the answer".
+    Two negations cancel out: "not the wrong answer"."""
+    if _WRONG_LABEL.search(text, max(0, start - NEAR_CHARS), start):
         return True
-    bare = without_fonts(answer)
-    return any(_is_other(found["said"], bare) for found in _OTHER_ANSWER.finditer(text, end))
+    following, is_negated = "", False
+    for token in reversed(_TOKEN.findall(text, max(0, start - NEAR_CHARS), start)):
+        word = _lowered(token)
+        if word in ("anything", "everything") and following == "but":
+            is_negated = not is_negated
+        elif following == "but":
+            break
+        elif _is_negation(word) or (word == "no" and following == "longer") or _is_wrong(word, following):
+            is_negated = not is_negated
+        elif word in _CLAUSE_END or not (_is_small(token) or word == "longer"):
+            break
+        following = word
+    return is_negated
 
 
-def _is_withdrawn(text: str, end: int) -> bool:
-    """True if a text withdraws its answer after this place: "I take that back"."""
-    return _WITHDRAWN.search(text, end) is not None
+def is_withdrawn(text: str, end: int, answer: str) -> bool:
+    """True if there are only small words between the declaration that ends here and its withdrawal: "4 is wrong",
+    "4. No, ignore that.", "4. Wait, it is not 4."."""
+    tokens = list(_TOKEN.finditer(text, end, end + NEAR_CHARS))
+    at = next((at for at, token in enumerate(tokens) if not _is_small(token[0])), None)
+    if at is None:
+        return False
+    word, following = _lowered(tokens[at][0]), [_lowered(token[0]) for token in tokens[at + 1 : at + 5]]
+    if word in _WITHDRAWALS:  # "Incorrect options: …" is about others
+        is_of_others = following and len(following[0]) > 4 and following[0].endswith("s")
+        is_question_or_past = "?" in following[:1] or "before" in following
+        return not (word in _WRONG and (is_of_others or is_question_or_past))
+    if word == "no":
+        return not following or not following[0].isalnum() or following[0] == "wait"
+    if word in ("take", "change", "changed"):
+        return "back" in following or following[:2] == ["my", "mind"]
+    return _is_negation(word) and _denies(text, tokens[at:], answer)
+
+
+def _denies(text: str, tokens: Sequence[re.Match[str]], answer: str) -> bool:
+    """True if a negation, the first of the tokens, is about an answer: "not the right one", "not 4", "Not!"."""
+    if len(tokens) == 1 or tokens[1][0] in (*_SENTENCE_END, ")", "]"):
+        return True
+    for token in tokens[1:]:
+        if _lowered(token[0]) in _RIGHT or (answer and text.startswith(answer, token.start())):
+            return True
+        if token[0] in _CLAUSE_END or not _is_small(token[0]):
+            return token[0] in (".", "!")
+    return False
+
+
+def _states_other(text: str, end: int, answer: str) -> bool:
+    """True if a text states another letter or number after this place: "Final answer: 5", "Wait, no: 5."."""
+    rest, bare = without_fonts(text[end:]), without_fonts(answer)
+    return any(_is_other(said, bare) for said in map(partial(_stated, rest), _STATEMENT.finditer(rest)) if said)
+
+
+def _stated(text: str, statement: re.Match[str]) -> str | None:
+    """The capital letter or number that a statement goes on with after small words."""
+    has_verb = False
+    for token in _TOKEN.finditer(text, statement.end(), statement.end() + NEAR_CHARS):
+        word = token[0]
+        has_verb = has_verb or word.lower() in ("is", "be", ":", "=", "\uff1a")
+        if _NUMBER.fullmatch(word) or (len(word) == 1 and "A" <= word <= "Z" and word != "I"):
+            is_whole = not (_NO_END.match(text, token.end()) or text[token.end() : token.end() + 1] in ("'", "_"))
+            return word if is_whole and (has_verb or statement[0].lower() != "answer") else None
+        if not _is_small(word) and word.lower() != "no":
+            return None
+    return None
+
+
+def _lowered(token: str) -> str:
+    return token.lower().replace("\u2019", "'")
+
+
+def _is_wrong(word: str, following: str) -> bool:
+    """True for "wrong" before what it is said of: "the wrong answer", "it is wrong that"."""
+    return (
+        following in (*_NOUNS, "calendar", "that", "to") if word in _WRONG else word == "mistake" and following == "to"
+    )
+
+
+def _is_negation(word: str) -> bool:
+    return word in _NEGATIONS or word.endswith(("n't", "不是"))
+
+
+def _is_small(written: str) -> bool:
+    """True for small words, adverbs and punctuation. `A` is an option, not an article."""
+    word = _lowered(written)
+    is_word = word in _SMALL_WORDS or (len(word) > 3 and word.endswith("ly"))
+    return (is_word and written != "A") or not (word[-1].isalnum() or _is_negation(word) or word in _WITHDRAWALS)
 
 
 def _is_other(said: str, answer: str) -> bool:
@@ -332,44 +441,58 @@ def _is_other(said: str, answer: str) -> bool:
         letters = re.findall(r"\b[A-Z]\b", answer.upper())
         return bool(letters) and said not in letters
     bare, decimals = answer.strip(" $()."), len(said.partition(".")[2])
-    if len(said) + len(bare) > DENIAL_CHARS or not _NUMBER.fullmatch(bare):
+    if len(said) + len(bare) > NEAR_CHARS or not _NUMBER.fullmatch(bare):
         return False
     one, other = (float(each.replace(",", "")) for each in (said, bare))
     rounding = 0.51 / 10**decimals if "." in said + bare else 0.0
     return abs(one - other) > rounding
 
 
-def _boxes(text: str) -> list[Box]:
+def _boxes(text: str) -> list[Declaration]:
     """Every complete box that is not within another one."""
-    found: list[Box] = []
+    found: list[Declaration] = []
     opened: list[re.Match[str] | None] = []  # None for any other brace
     for token in _BRACE.finditer(text):
         if token["box"] or token[0] == "{":
             opened.append(token if token["box"] else None)
         elif token[0] == "}" and opened and (box := opened.pop()):
-            within: list[Box] = []
+            within: list[Declaration] = []
             while found and found[-1].start > box.start():
                 within.append(found.pop())
             content = _content_of_wrapper(text, box.end(), token.start(), within)
-            found.append(Box(box.start(), token.end(), content, box[0]))
+            found.append(Declaration(box.start(), token.end(), content))
     return found
 
 
-def _content_of_wrapper(text: str, start: int, end: int, within: list[Box]) -> str:
+def _content_of_wrapper(text: str, start: int, end: int, within: list[Declaration]) -> str:
     """The content of a box; of one that has nothing but another box in it, the content of that one."""
     if len(within) == 1 and not text[start : within[0].start].strip() and not text[within[0].end : end].strip():
         return within[0].content
     return text[start:end]
 
 
-def _joined(found: list[Box], text: str) -> list[Box]:
-    """Combine boxes that are joined by a comma, "and" or "or"."""
-    combined = found[:1]
+def _joins(text: str, start: int, end: int) -> bool:
+    return _BETWEEN.fullmatch(text, start, end) is not None and _JOINER.search(text, start, end) is not None
+
+
+def joins_next(text: str, start: int, end: int) -> int:
+    """Where the words between these places begin that join the answer before them to one that begins at the end."""
+    start = max(start, end - NEAR_CHARS)
+    return next((at for at in range(start, end) if _joins(text, at, end)), end)
+
+
+def joined(text: str, found: Sequence[Declaration]) -> list[Declaration]:
+    """Combine declarations with only a comma, "and" or "or" between them into one, which has several answers unless
+    they are the same. Blank space alone joins nothing."""
+    combined = list(found[:1])
     for one, other in pairwise(found):
-        if other.start - one.end <= DENIAL_CHARS and _JOIN.fullmatch(text, one.end, other.start):
+        end, start = (one.outer or (0, one.end))[1], (other.outer or (other.start, 0))[0]
+        if end <= start <= end + NEAR_CHARS and _joins(text, end, start):
             first = combined.pop()
-            content = f"{first.content}, {other.content}"
-            combined.append(Box(first.start, other.end, content, other.opening))
+            is_same = first.content.strip() == other.content.strip()
+            content = other.content if is_same else f"{first.content}, {other.content}"
+            outer = ((first.outer or first)[0], (other.outer or (0, other.end))[1])
+            combined.append(Declaration(first.start, other.end, content, outer))
         else:
             combined.append(other)
     return combined
@@ -377,13 +500,17 @@ def _joined(found: list[Box], text: str) -> list[Box]:
 
 def plain_letters(text: str) -> str:
     """Replace full-width letters, digits and signs, and mathematical letters, by those of ASCII."""
-    return _STYLED_LETTERS.sub(lambda styled: unicodedata.normalize("NFKC", styled[0]), text)
+    return (
+        text if text.isascii() else _STYLED_LETTERS.sub(lambda styled: unicodedata.normalize("NFKC", styled[0]), text)
+    )
 
 
 def without_fonts(text: str) -> str:
     r"""Replace LaTeX font commands by their arguments: `\text{B}`, `\mathbf{\mathrm{B}}` and `{\bf B}` become `B`, as
     do bold tags of HTML, full-width letters and mathematical ones."""
     text = plain_letters(text)
+    if "\\" not in text and "<" not in text:
+        return text
     for _ in range(_FONT_DEPTH):
         text = _FONT.sub(lambda font: font[1] if font[2] is None else font[2], text)
     return _FONT_SWITCH.sub("", text)
@@ -416,7 +543,8 @@ def strict_json(text: str, *, unique_keys: bool = False) -> Any:
     """Return the value of JSON text as RFC 8259 defines it, or raise ValueError.
 
     Python's own parser also accepts `NaN`, `Infinity` and numbers beyond the range of a double, such as `1e400`. If an
-    object has a key twice, the last one counts; with `unique_keys` that is an error."""
+    object has a key twice, the last one counts; with `unique_keys` that is an error. A number that is only nearly an
+    integer, such as `3.0000000000000000001`, does not become one."""
     pairs_hook = _object_with_unique_keys if unique_keys else None
     try:
         return json.loads(
@@ -430,6 +558,8 @@ def _finite_number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} is not a finite number.")
+    if number.is_integer() and abs(number) < 2**52 and (exact := Decimal(text)) != number:
+        return math.nextafter(number, math.inf if exact > number else -math.inf)
     return number
 
 

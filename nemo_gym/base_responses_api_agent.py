@@ -6,6 +6,7 @@ names the cause of what fails. Override `converse` for what happens between seed
 import asyncio
 import time
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -21,8 +22,9 @@ from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig, ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.base import sum_of
-from nemo_gym.llm_api.json_codec import EncodedItems, changed, encode, set_fields
+from nemo_gym.llm_api.json_codec import GrowingList, changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
+    FrozenRequest,
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
     NeMoGymResponse,
@@ -31,6 +33,7 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseInputItem,
     NeMoGymResponseUsage,
     raise_response_failure,
+    tool_content,
 )
 from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
 from nemo_gym.server.aggregate_metrics import AggregateMetricsEndpoint, AggregateMetricsMixin
@@ -38,7 +41,7 @@ from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as Aggrega
 from nemo_gym.server.base import BaseServer, SimpleServer
 from nemo_gym.server.endpoint import Endpoint
 from nemo_gym.server.model_call_capture import CaptureStore, run_with_captured_calls
-from nemo_gym.server.rollout_prefix import RolloutUrlsMixin
+from nemo_gym.server.rollout_prefix import AgentSessionsMixin, RolloutUrlsMixin
 from nemo_gym.server.tools import default_tools, no_such_tool, offered_tools
 
 if TYPE_CHECKING:
@@ -49,10 +52,10 @@ __getattr__ = lazy_attributes(__name__)
 MAX_SILENT_STEPS = 3
 """A turn ends after this many replies in a row without a message and without a tool call."""
 STEPS_WITHOUT_PAUSE = 8
-"""A model and tools in this worker may never suspend a rollout. After so many steps the event loop gets its turn, so
+"""A model and tools in this worker may never suspend a rollout. After this many steps the event loop gets its turn, so
 that timers and other rollouts run."""
 USAGES_KEPT = 16
-"""Usages are added up so many at a time, which takes fewer steps than one by one."""
+"""How many usages are added up at a time, which takes fewer steps than one by one."""
 
 TurnEnd = Literal["message", "incomplete", "silent", "max_steps"]
 """Why a turn ended: the model said something, its reply was cut off, it stays silent, or it has used up its steps."""
@@ -66,7 +69,7 @@ class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
 
     skip_verification_reward: float = 0.0
     token_id_capture: bool = False
-    """Put the rollout's id into the URLs handed to programs outside, so that their calls can be told apart."""
+    """Put the rollout's id into the URLs handed to programs outside, to assign their calls to it."""
 
 
 class BaseResponsesAPIAgent(BaseServer):
@@ -76,7 +79,9 @@ class BaseResponsesAPIAgent(BaseServer):
 Row = TypeVar("Row", bound=BaseRunRequest)
 
 
-class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, RolloutUrlsMixin, SimpleServer):
+class SimpleResponsesAPIAgent(
+    BaseResponsesAPIAgent, AggregateMetricsMixin, RolloutUrlsMixin, AgentSessionsMixin, SimpleServer
+):
     """Subclass and write `responses` (one conversation) and `run` (a whole rollout, scored)."""
 
     @cached_property
@@ -129,17 +134,16 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Roll
 AGENT_FIELDS = frozenset(
     ("ended_by", "harness", "model_calls", "model_seconds", "participant", "participants", "turns")
 )
-"""What agents add to the response of a rollout. An endpoint that sends such fields is not to be believed."""
+"""Fields that agents add to the response of a rollout. They are dropped if an endpoint sends them."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """One model's side of a rollout: what its row gave it, and everything since."""
+    """The conversation of one model: the items of its row, and everything since."""
 
     model_server: str
-    request: NeMoGymResponseCreateParamsNonStreaming
-    """The next request to the model. Its `input` is `items`."""
-    _items: EncodedItems
+    request: FrozenRequest
+    """The next request to the model. To change it, assign another one: `request.changed(temperature=0.5)`."""
     num_given: int
     reply: NeMoGymResponse | None = None
     """The model's last reply."""
@@ -150,28 +154,33 @@ class Conversation:
 
     @classmethod
     def of(cls, model_server: str, params: NeMoGymResponseCreateParamsNonStreaming) -> Self:
-        text = params.input
-        items = EncodedItems([NeMoGymEasyInputMessage(role="user", content=text)] if isinstance(text, str) else text)
-        return cls(model_server, changed(params, input=items), items, len(items))
+        request = FrozenRequest.of(params)
+        if isinstance(params.input, str):
+            request = request.extended(())  # sent as its item
+        return cls(model_server, request, len(request.items))
 
     @property
-    def items(self) -> EncodedItems:
-        """What the row gave, then everything since. What you change in it is sent with the next request: items, their
-        fields and parts. Assign what is deeper, such as `request.metadata`, instead of changing a dict in place."""
-        return self._items
+    def items(self) -> GrowingList[NeMoGymResponseInputItem]:
+        """The items of the row, then everything since. Assign other items to send those with the next request; an item
+        that was sent is not to be changed."""
+        return self.request.items
 
     @items.setter
-    def items(self, items: list[NeMoGymResponseInputItem]) -> None:
-        self._items[:] = items
+    def items(self, items: Iterable[NeMoGymResponseInputItem]) -> None:
+        self.request = self.request.changed(input=GrowingList(items))
+
+    def extend(self, items: Iterable[NeMoGymResponseInputItem]) -> None:
+        """Add items to the conversation."""
+        self.request = self.request.extended(items)
 
     @property
     def offered(self) -> set[str]:
         """The names of the tools that the model may call."""
-        return set(offered_tools(self.request.tools))
+        return set(offered_tools(self.request.params.tools))
 
     @property
     def given(self) -> list[NeMoGymResponseInputItem]:
-        """What the row gave."""
+        """The items of the row."""
         return self.items[: self.num_given]
 
     @property
@@ -181,12 +190,12 @@ class Conversation:
 
     @property
     def usage(self) -> NeMoGymResponseUsage | None:
-        """What all calls of the model have used."""
+        """The usage of all model calls together."""
         return sum_of(self._usages) if self._usages else None
 
     def add_message(self, text: str) -> None:
         """Say something to the model, as its user."""
-        self.items.append(NeMoGymEasyInputMessage(role="user", content=text, type="message"))
+        self.extend([NeMoGymEasyInputMessage(role="user", content=text, type="message")])
 
     def add(self, reply: NeMoGymResponse, *, seconds: float) -> None:
         """Take in a reply of the model."""
@@ -195,7 +204,7 @@ class Conversation:
             reply = reply.model_copy()
             reply.__pydantic_extra__ = {name: extra[name] for name in extra.keys() - AGENT_FIELDS}
         self.reply = reply
-        self._items.extend(reply.output)
+        self.extend(reply.output)
         if reply.usage:
             self._usages.append(reply.usage)
             if len(self._usages) == USAGES_KEPT:
@@ -212,14 +221,14 @@ class Conversation:
 
 
 class ToolCallingAgentConfig(BaseResponsesAPIAgentConfig):
-    """Which model acts in which environment, and for how long."""
+    """Names the model and the environment, and limits the rollout."""
 
     model_config = ConfigDict(extra="forbid")
 
     resources_server: ResourcesServerRef
     model_server: ModelServerRef
     max_steps: int | None = Field(default=200, ge=1)
-    """How often the model is called at most; then the rollout is scored as it stands, its response has
+    """Maximum number of model calls. After it the rollout is scored without another one, its response has
     `ended_by: max_steps`, and it counts as cut off. Null: no limit but the time."""
     concurrent_tool_calls: bool = False
     """Run the tool calls of one reply at the same time. Only for environments whose tools do not depend on each
@@ -265,8 +274,6 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
 
     async def seed(self, body: AgentRunRequest, jar: CookieJar) -> None:
         environment = self.config.resources_server.name
-        if self.server_client.is_needless(environment, "/seed_session", body):
-            return
         await self.server_client.call(
             environment,
             "/seed_session",
@@ -294,7 +301,7 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
         return await self.metrics_of(self.config.resources_server.name, body)
 
     async def converse(self, body: AgentRunRequest, jar: CookieJar) -> NeMoGymResponse:
-        """What happens between seed and verify: by default, one turn of the model."""
+        """Make the rollout between seed and verify: by default, one turn of the model."""
         if type(self).responses is ToolCallingAgent.responses:
             return await self.responses(body.responses_create_params, jar)
         # A subclass may have written it as a FastAPI route, so it is called as an endpoint.
@@ -305,17 +312,17 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
         """One turn of the model. `output` holds every item after the input, tool outputs included."""
-        talk = Conversation.of(self.config.model_server.name, body)
-        end = await self.play_turn(talk, jar)
-        return talk.response(ended_by=end) if end == "max_steps" else talk.response()
+        conversation = Conversation.of(self.config.model_server.name, body)
+        end = await self.play_turn(conversation, jar)
+        return conversation.response(ended_by=end) if end == "max_steps" else conversation.response()
 
-    async def play_turn(self, talk: Conversation, jar: CookieJar) -> TurnEnd:
+    async def play_turn(self, conversation: Conversation, jar: CookieJar) -> TurnEnd:
         """The model acts, with tools as it likes, until it says something or may not go on."""
         silent_steps, max_steps = 0, self.config.max_steps
         while True:
-            if talk.steps % STEPS_WITHOUT_PAUSE == STEPS_WITHOUT_PAUSE - 1:
+            if conversation.steps % STEPS_WITHOUT_PAUSE == STEPS_WITHOUT_PAUSE - 1:
                 await asyncio.sleep(0)
-            reply = await self.ask_model(talk, jar)
+            reply = await self.ask_model(conversation, jar)
             calls = [item for item in reply.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
             if reply.incomplete_details:
                 return "incomplete"
@@ -324,24 +331,24 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
             silent_steps = 0 if calls else silent_steps + 1
             if silent_steps == MAX_SILENT_STEPS:
                 return "silent"
-            talk.items.extend(await self.call_tools(calls, talk.offered, jar))
-            if max_steps is not None and talk.steps >= max_steps:
+            conversation.extend(await self.call_tools(calls, conversation.offered, jar))
+            if max_steps is not None and conversation.steps >= max_steps:
                 return "max_steps"
 
-    async def ask_model(self, talk: Conversation, jar: CookieJar) -> NeMoGymResponse:
+    async def ask_model(self, conversation: Conversation, jar: CookieJar) -> NeMoGymResponse:
         """Call the conversation's model once and add its reply."""
         started = time.perf_counter()
         reply = await self.server_client.call(
-            talk.model_server,
+            conversation.model_server,
             "/v1/responses",
-            talk.request,
+            conversation.request,
             answer=NeMoGymResponse,
             cause="model",
             jar=jar,
             timeout_s=self.config.model_timeout_s,
         )
-        raise_response_failure(reply, server=talk.model_server)
-        talk.add(reply, seconds=time.perf_counter() - started)
+        raise_response_failure(reply, server=conversation.model_server)
+        conversation.add(reply, seconds=time.perf_counter() - started)
         return reply
 
     async def call_tools(
@@ -373,5 +380,9 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
                 timeout_s=self.config.tool_timeout_s,
             )
             raise_environment_failure(answer)
-            text = answer.text()
-        return NeMoGymFunctionCallOutput(call_id=call.call_id, output=text)
+            text = answer.text
+        return NeMoGymFunctionCallOutput(call_id=call.call_id, output=tool_content(text))
+
+
+Agent = ToolCallingAgent
+"""Its name in scripts and notebooks, as `nemo_gym.Agent`."""

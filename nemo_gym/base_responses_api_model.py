@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
@@ -35,10 +35,8 @@ class BaseResponsesAPIModel(BaseServer):
 
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     """Subclass and write `responses` and `chat_completions`. Streams, `/v1/messages` and `/v1/models` come with them.
-    A method `completions` is served at `/v1/completions`."""
-
-    READS_ONLY: ClassVar[bool] = False
-    """Set it to promise that no handler changes its body. Then a caller's objects are not copied for them."""
+    A method `completions` is served at `/v1/completions`. A `responses` that takes a `FrozenRequest` shares the
+    request of a caller in the same worker; any other body is copied for it."""
 
     def endpoints(self) -> list[Endpoint]:
         store, completions = CaptureStore.of(self.server_client), getattr(self, "completions", None)
@@ -48,7 +46,6 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
             captured(self.responses, path="/v1/responses"),
             count_tokens=self.count_tokens,
             completions=completions and captured(completions, path="/v1/completions"),
-            reads_only=self.READS_ONLY,
         )
 
     def served_model(self) -> str:
@@ -61,7 +58,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         return super().answer_get(path) if found is None else found
 
     async def count_tokens(self, params: NeMoGymResponseCreateParamsNonStreaming) -> int:
-        """How many tokens a request has. By default an estimate."""
+        """Count the tokens of a request. By default an estimate."""
         return await estimate_tokens(params)
 
     @abstractmethod
@@ -71,3 +68,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     @abstractmethod
     async def responses(self, *args: Any, **kwargs: Any) -> Any:
         """Answer in the Responses dialect."""
+
+
+Model = SimpleResponsesAPIModel
+"""Its name in scripts and notebooks, as `nemo_gym.Model`."""

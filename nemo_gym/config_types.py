@@ -2,6 +2,7 @@
 
 from omegaconf import OmegaConf as OmegaConf
 
+from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.command_options import BaseNeMoGymCLIConfig as BaseNeMoGymCLIConfig
 from nemo_gym.config.command_options import CommandConfig as CommandConfig
 from nemo_gym.config.keys import ROLLOUT_PATH_PREFIX as ROLLOUT_PATH_PREFIX
@@ -15,3 +16,13 @@ from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as Aggrega
 
 ConfigPathNotFoundError = MissingPathError
 ServerRefNotFoundError = UnknownServerError
+
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "AgentCompositionError": "nemo_gym.compat.agent_swap:AgentCompositionError",
+        "AmbiguousEnvironmentServerError": "nemo_gym.compat.row_routing:AmbiguousEnvironmentServerError",
+        "UnsupportedAgentPairingError": "nemo_gym.compat.agent_swap:UnsupportedAgentPairingError",
+        "DownloadJsonlDatasetGitlabConfig": "nemo_gym.data.hubs.gitlab:DownloadJsonlDatasetGitlabConfig",
+    },
+)

@@ -20,6 +20,12 @@ SETUP_CODE_FIELD = "setup_code"
 INVALID_ROW = "invalid_row"
 """The `code` of a failure of a row that its environment can never score right."""
 
+GROUP_VERIFICATION = "group_verification"
+"""The `code` of a rollout that was played and will be scored together with its group."""
+
+NOT_RESTORED = "not_restored"
+"""The `code` of a rollout that was to go on from an earlier step, and did not get back there."""
+
 UNREACHABLE = 503
 """The status of an error about a server that did not answer."""
 
@@ -132,7 +138,7 @@ class UnreachableError(ConnectError):
 
     @classmethod
     def of(cls, error: ConnectError) -> "UnreachableError":
-        """The same error, of which it is known that it is the first contact."""
+        """Return the same error, marked as the first contact with the server."""
         return cls(error.server, error.status, error.body, cause=error.cause or "model")
 
 
@@ -156,7 +162,7 @@ class RolloutError(GymError):
     machine-readable detail, such as `session_lost`. `response` is the model's response, if there was one before the
     failure. `status` is an HTTP status: the upstream's, else 503 if a server cannot be reached, 504 for a timeout, 422
     for bad input, 500 otherwise. `response_content` is the body that came with it. In a trainer's session, `row` and
-    `rollout_id` say which rollout it was.
+    `rollout_id` say which rollout it was, and `partial` what was played of it.
     """
 
     def __init__(
@@ -177,6 +183,7 @@ class RolloutError(GymError):
         self.response: Any = None
         self.row: Any = None
         self.rollout_id: int | None = None
+        self.partial: Any = None
         self.retryable = cause not in PERMANENT_CAUSES if retryable is None else retryable
 
 

@@ -1,5 +1,8 @@
 """The configuration of a command, under the path that outside code imports it from."""
 
+from omegaconf import DictConfig as DictConfig
+from omegaconf import OmegaConf as OmegaConf
+
 from nemo_gym.compat.global_config import GlobalConfigDictParser as GlobalConfigDictParser
 from nemo_gym.compat.global_config import GlobalConfigDictParserConfig as GlobalConfigDictParserConfig
 from nemo_gym.compat.global_config import get_global_config_dict as get_global_config_dict

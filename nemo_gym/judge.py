@@ -1,32 +1,29 @@
-"""Ask a judge model whether two answers are equal, and read its verdict.
+"""Ask a judge model, or several, and read the verdict: equality, labels, a scale, a rubric, JSON or a preference.
 
-The last label of a complete reply is the verdict, and a complete reply without a label means not equal. A judge that
-gives no verdict ends the rollout without a result (cause `judge`), never with a reward, unless the configuration sets
-one for that kind of failure.
+The last label of a complete reply is the verdict. A complete reply without a label means not equal if equality is
+asked for, and is no verdict otherwise. A judge that gives no verdict ends the rollout without a result (cause
+`judge`), never with a reward, unless the configuration sets one for that kind of failure.
 
 What a prompt is filled with, such as the answer of a policy, cannot contain the labels or the delimiters of the
 template: `Judge` fills in the template itself and breaks them up."""
 
 import asyncio
-import html
+import functools
 import itertools
 import logging
-import re
-import string
-import unicodedata
-from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from nemo_gym.answers import THOUGHT_TAGS, all_text, is_denied, is_refusal, last_part_of_last_item, without_thinking
+from nemo_gym.answers import all_text, is_refusal, last_part_of_last_item, shown, without_thinking
 from nemo_gym.client.reply import get_response_json, raise_for_status
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import current_deadline, timeout
-from nemo_gym.common.markup import TO_LATIN
+from nemo_gym.common.exceptions import raise_first_error
+from nemo_gym.common.plugins import plugin
 from nemo_gym.common.retry import retry
 from nemo_gym.errors import SETUP_CODES, ConfigError, ConnectError, GymError, RolloutError, UpstreamError
 from nemo_gym.llm_api.json_codec import changed
@@ -39,35 +36,32 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseOutputMessage,
     response_failure,
 )
+from nemo_gym.verdicts import BREAK as BREAK
+from nemo_gym.verdicts import EQUAL_LABEL as EQUAL_LABEL
+from nemo_gym.verdicts import NOT_EQUAL_LABEL as NOT_EQUAL_LABEL
+from nemo_gym.verdicts import RESERVED, Equality, Reading, UnreadableError, VerdictForm
+from nemo_gym.verdicts import Criterion as Criterion
+from nemo_gym.verdicts import JsonVerdict as JsonVerdict
+from nemo_gym.verdicts import Labels as Labels
+from nemo_gym.verdicts import Markers as Markers
+from nemo_gym.verdicts import Preference as Preference
+from nemo_gym.verdicts import Rubric as Rubric
+from nemo_gym.verdicts import Scale as Scale
+from nemo_gym.verdicts import delimiters as delimiters
+from nemo_gym.verdicts import final_labels as final_labels
+from nemo_gym.verdicts import is_label_denied as is_label_denied
 
 logger = logging.getLogger(__name__)
 
 Reply = TypeVar("Reply", bound=BaseModel)
 Verify = TypeVar("Verify", bound=Callable[..., Any])
 
-EQUAL_LABEL = "[[A=B]]"
-NOT_EQUAL_LABEL = "[[A!=B]]"
 NO_LABEL = "no_label"
 """What a record says in `judge_failure` if the judge's reply was complete, but without a label."""
 MAX_ATTEMPTS = 2
 """For broken connections and truncated replies. The model server retries error statuses and the client retries failed
 connects; retrying those here too would multiply the load on an overloaded endpoint."""
-BREAK = "\N{OPEN BOX}"
-"""Put into a label or delimiter where it must not be one. A model reads it as a blank."""
-MAX_ESCAPES = 3
-"""How often a text may be HTML-escaped for its labels and delimiters to be found."""
-RESERVED = (*(f"<{end}{tag}" for tag in THOUGHT_TAGS for end in ("", "/")), "[think]", "[/think]", "◁", "<|")
-"""Broken up whatever the template: tags of thoughts, and the beginning of most chat templates' special tokens."""
-_BRACKETS, _SIGNS = (
-    "\u2039\u203a\u27e8\u27e9\u276c\u276d\u276e\u276f\u3010\u3011\u3014\u3015\u2772\u2773",
-    "\ua78a\u2e40\u01c3\u2215\u2044",
-)
-_LOOK_ALIKES = TO_LATIN | str.maketrans(_BRACKETS + _SIGNS, "<><><><>[][][]==!//") | {0x27E6: "[[", 0x27E7: "]]"}
-"""Characters that are taken for others of labels and delimiters."""
-_MARKUP = str.maketrans("", "", "\\*_`~")
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-
-ReplyFailure = Literal["context_overflow", "content_filter", "incomplete", "refused", "empty", "ambiguous"]
+ReplyFailure = Literal["context_overflow", "content_filter", "incomplete", "refused", "empty", "ambiguous", "no_label"]
 """Replies without a verdict that a policy could provoke, so a reward can be configured for them."""
 CallFailure = FailureCode | Literal["timeout", "error"]
 """Infrastructure failures: these never get a reward."""
@@ -102,9 +96,9 @@ class JudgeConfig(BaseModel):
 
     judge_failure_reward: FiniteFloat | dict[ReplyFailure, FiniteFloat] | None = None
     """The reward when the judge's reply has no verdict (context_overflow, content_filter, incomplete, refused, empty,
-    ambiguous): one number for all kinds, or one for each kind. Kinds without a reward end the rollout without a
-    result, as do all infrastructure failures. Set it if a policy learns to provoke such replies to avoid low
-    rewards."""
+    ambiguous; no_label unless equality is asked for): one number for all kinds, or one for each kind. Kinds without a
+    reward end the rollout without a result, as do all infrastructure failures. Set it if a policy learns to provoke
+    such replies to avoid low rewards."""
 
     def asks_judge(self) -> bool:
         """True if the judge can be asked, so its name is required."""
@@ -119,12 +113,30 @@ class JudgeConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The request, the reply, and the label found in it (None if there is none)."""
+    """The request, the reply, and what it says."""
 
     params: NeMoGymResponseCreateParamsNonStreaming
     response: NeMoGymResponse
-    label: str | None
-    is_equal: bool
+    reading: Reading | None
+    """None if the reply has no verdict."""
+
+    @property
+    def score(self) -> float:
+        return 0.0 if self.reading is None else self.reading.score
+
+    @property
+    def label(self) -> str | None:
+        return None if self.reading is None else self.reading.label
+
+    @property
+    def reason(self) -> str:
+        """What the judge says about its verdict: the whole reply without thoughts, or the `reason` in its JSON."""
+        given = None if self.reading is None else self.reading.reason
+        return shown(last_part_of_last_item(self.response)).strip() if given is None else given
+
+    @property
+    def is_equal(self) -> bool:
+        return self.score == 1.0
 
 
 class JudgeEvaluation(BaseModel):
@@ -161,7 +173,8 @@ class JudgeError(RolloutError):
 class Judge:
     """Asks one model for verdicts, within the configured concurrency.
 
-    `template` has a `{placeholder}` for each field of a question; a literal brace is written twice.
+    `template` has a `{placeholder}` for each field of a question; a literal brace is written twice. `verdict` is what
+    the judge is asked for; by default whether two answers are equal, by the two labels.
     """
 
     def __init__(
@@ -169,16 +182,23 @@ class Judge:
         config: JudgeConfig,
         template: str,
         *,
+        verdict: VerdictForm | None = None,
         system: str | None = None,
         equal_label: str = EQUAL_LABEL,
         not_equal_label: str = NOT_EQUAL_LABEL,
     ) -> None:
         self._config, self._server = config, config.judge_model_server.name or ""
         self._system_messages = [] if system is None else [NeMoGymEasyInputMessage(role="system", content=system)]
-        self._template, self._equal_label, self._not_equal_label = template, equal_label, not_equal_label
-        self._markers = Markers([*_checked_labels(equal_label, not_equal_label), *delimiters(template), *RESERVED])
+        self._form = verdict or Equality(equal_label, not_equal_label)
+        self._template, self._instruction = template, self._form.instruction
+        self._markers = Markers([*self._form.markers, *delimiters(template), *RESERVED])
         limit = config.judge_endpoint_max_concurrency
         self._slots: AbstractAsyncContextManager[Any] = nullcontext() if limit is None else asyncio.Semaphore(limit)
+
+    @property
+    def server(self) -> str:
+        """The name of the model server."""
+        return self._server
 
     async def ask(
         self, client: ServerClient, fields: Mapping[str, str], *, record: list[Verdict] | None = None
@@ -188,19 +208,10 @@ class Judge:
         Raises `JudgeError` if the reply has no verdict, or there is no reply. Every reply is appended to `record`,
         also one without a verdict.
         """
-        prompt = self._template.format_map({name: self._markers.broken_up(text) for name, text in fields.items()})
-        question = NeMoGymEasyInputMessage(role="user", content=prompt)
-        params = changed(self._config.judge_responses_create_params, input=[*self._system_messages, question])
+        params = changed(self._config.judge_responses_create_params, input=self._messages(fields))
         response = await self._response(client, params)
-        failure, labels = failure_kind(response), set[str]()
-        if failure is None:
-            reply = last_part_of_last_item(response)
-            labels = final_labels(reply, self._equal_label, self._not_equal_label)
-            if labels == {self._equal_label} and is_label_denied(reply, self._equal_label):
-                labels = set()
-            failure = "ambiguous" if len(labels) > 1 else None
-        label = labels.pop() if len(labels) == 1 else None
-        verdict = Verdict(params, response, label, is_equal=label == self._equal_label)
+        reading, failure = self._read(response)
+        verdict = Verdict(params, response, reading)
         if record is not None:
             record.append(verdict)
         if failure is not None:
@@ -208,6 +219,20 @@ class Judge:
             message = f"The reply of judge '{self._server}' has no verdict ({failure}{reason})."
             raise JudgeError(failure, message, server=self._server, verdict=verdict)
         return verdict
+
+    def _messages(self, fields: Mapping[str, str]) -> list[NeMoGymEasyInputMessage]:
+        prompt = self._template.format_map({name: self._markers.broken_up(text) for name, text in fields.items()})
+        whole = f"{prompt}\n\n{self._instruction}" if self._instruction else prompt
+        return [*self._system_messages, NeMoGymEasyInputMessage(role="user", content=whole)]
+
+    def _read(self, response: NeMoGymResponse) -> tuple[Reading | None, JudgeFailure | None]:
+        failure = failure_kind(response)
+        if failure is not None:
+            return None, failure
+        try:
+            return self._form.read(last_part_of_last_item(response)), None
+        except UnreadableError as error:
+            return None, error.kind
 
     def failure_reward(self, error: JudgeError) -> float:
         """The reward configured for this kind of failure. Raises `error` if there is none."""
@@ -293,47 +318,80 @@ async def ask_both_ways(ask: Callable[[str, str], Awaitable[Verdict]], one: str,
     return [verdict, await ask(other, one)] if verdict.is_equal else [verdict]
 
 
+@dataclass(frozen=True, slots=True)
+class Preferred:
+    """The verdicts about a pair of answers in both orders."""
+
+    score: float
+    """1 if the first answer is better, 0 if the other is, 0.5 for a tie; the mean of both orders."""
+    orders_agree: bool
+    verdicts: tuple[Verdict, Verdict]
+
+
+async def prefer(ask: Callable[[str, str], Awaitable[Verdict]], one: str, other: str) -> Preferred:
+    """Ask which of two answers is better, in both orders: a judge may favor a position."""
+    first, swapped = await ask(one, other), await ask(other, one)
+    scores = (first.score, 1.0 - swapped.score)
+    return Preferred(sum(scores) / 2, scores[0] == scores[1], (first, swapped))
+
+
+@dataclass(frozen=True, slots=True)
+class PanelVerdict:
+    """The verdicts of several judges on the same question."""
+
+    score: float
+    """Their mean."""
+    scores: Mapping[str, float]
+    """The mean of each criterion of a rubric."""
+    agreement: float | None
+    """The share of pairs of judges with the same score. None for one judge."""
+    verdicts: tuple[Verdict, ...]
+
+
+class Panel:
+    """Several judges that are asked the same. If one of them has no verdict, there is none."""
+
+    def __init__(self, judges: Sequence[Judge]) -> None:
+        if not judges:
+            raise ConfigError("The panel has no judge.")
+        self.judges = tuple(judges)
+
+    async def ask(
+        self, client: ServerClient, fields: Mapping[str, str], *, record: list[Verdict] | None = None
+    ) -> PanelVerdict:
+        """Ask all judges at once. See `Judge.ask`."""
+        replies: list[list[Verdict]] = [[] for _ in self.judges]
+        try:
+            with raise_first_error():
+                async with asyncio.TaskGroup() as group:
+                    for judge, own in zip(self.judges, replies, strict=True):
+                        group.create_task(judge.ask(client, fields, record=own))
+        finally:
+            verdicts = tuple(itertools.chain.from_iterable(replies))
+            if record is not None:
+                record.extend(verdicts)
+        scores = [verdict.score for verdict in verdicts]
+        return PanelVerdict(_mean(scores), _mean_by_name(verdicts), agreement(scores), verdicts)
+
+
+def agreement(scores: Sequence[float]) -> float | None:
+    """The share of pairs of judges with the same score. None for one judge."""
+    pairs = list(itertools.combinations(scores, 2))
+    return sum(one == other for one, other in pairs) / len(pairs) if pairs else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _mean_by_name(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    readings = [verdict.reading for verdict in verdicts if verdict.reading is not None]
+    return {name: _mean([reading.scores[name] for reading in readings]) for name in readings[0].scores}
+
+
 def missing_label(verdicts: Sequence[Verdict]) -> str | None:
     """What a record says in `judge_failure` about verdicts it was scored by: whether any of them has no label."""
     return NO_LABEL if any(verdict.label is None for verdict in verdicts) else None
-
-
-def final_labels(text: str, *labels: str) -> set[str]:
-    """The labels in the last line that has any. Thoughts in `<think>` tags and HTML comments are not read.
-
-    A label within a longer one or within a word does not count: `INCORRECT` is not `CORRECT`.
-    """
-    pattern = _label_pattern(labels)
-    return next(filter(None, (set(pattern.findall(line)) for line in reversed(_lines(text)))), set())
-
-
-def is_label_denied(text: str, label: str) -> bool:
-    """True if the last line with the label says that it is not the verdict: "It should not be [[A=B]]."."""
-    pattern = _label_pattern([label])
-    line = next((line for line in reversed(_lines(text)) if pattern.search(line)), "")
-    return any(is_denied(line, *found.span()) for found in pattern.finditer(line))
-
-
-def _lines(text: str) -> list[str]:
-    return _COMMENT.sub("", without_thinking(text)).splitlines()
-
-
-def _label_pattern(labels: Iterable[str]) -> re.Pattern[str]:
-    longest_first = sorted(labels, key=len, reverse=True)
-    return re.compile("|".join(rf"{_edge(label[0])}{re.escape(label)}{_edge(label[-1])}" for label in longest_first))
-
-
-def _edge(character: str) -> str:
-    return r"\b" if re.match(r"\w", character) else ""
-
-
-def _checked_labels(equal: str, not_equal: str) -> tuple[str, str]:
-    for label in (equal, not_equal):
-        if len(folded(label)) < 2 or len(label.splitlines()) > 1:
-            raise ConfigError(f"The judge's label {label!r} has to be of two characters or more, in one line.")
-    if equal == not_equal:
-        raise ConfigError(f"Both labels of the judge are {equal!r}; expected different ones.")
-    return equal, not_equal
 
 
 async def call_judge(
@@ -364,90 +422,14 @@ async def reraise_judge_errors(call: Awaitable[Reply]) -> Reply:
 
 
 def judge_failsafe(verify: Verify) -> Verify:
-    """Kept for servers that decorate `verify` with it: a `JudgeError` leaves a rollout without a result already."""
-    return verify
+    """Answer as the public NeMo Gym does if the judge fails: the row, marked as a failure. Our endpoints need no such
+    wrapper: there, a `JudgeError` leaves a rollout without a result."""
 
+    @functools.wraps(verify)
+    async def verify_or_mark(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await verify(*args, **kwargs)
+        except JudgeError as error:
+            return plugin("judge_failure_reply")(error, (*args, *kwargs.values()))
 
-# Labels and delimiters in the texts that a prompt is filled with
-
-
-def delimiters(template: str) -> Iterator[str]:
-    """What tells the parts of a prompt template apart: tags, words in brackets, and the lines around its fields.
-
-    Lines without punctuation are left out: they may be words of any answer.
-    """
-    for name in re.findall(r"</?([^\s<>/]+)[^<>\n]*>", template):
-        yield from (f"<{name}", f"</{name}")
-    yield from re.findall(r"\[+[^\[\]\n]+\]+", template)
-    for literal, *_ in string.Formatter().parse(template):
-        lines = list(filter(str.strip, literal.splitlines()))
-        for line in lines[:1] + lines[-1:]:
-            if len(bare := folded(line)) > 1 and not bare.isalnum():
-                yield line
-
-
-class Markers:
-    """Texts that must not occur in others, nor anything that may be taken for them."""
-
-    def __init__(self, markers: Iterable[str]) -> None:
-        self._markers = sorted({folded(marker) for marker in markers})
-        bare = {marker.translate(_MARKUP) for marker in self._markers}
-        self._markers_without_markup = sorted(each for each in bare if len(each) > 1 and not each.isalnum())
-
-    def broken_up(self, text: str) -> str:
-        """The text with a visible `BREAK` in each marker, and otherwise as it is.
-
-        Found are also markers in another case, of look-alike characters (full width, accents, Cyrillic), with white
-        space, invisible characters, backslashes or emphasis in them, and HTML-escaped ones; in a text with the latter,
-        all escapes are resolved.
-        """
-        plain = _unescaped(text)
-        places = self._places(plain)
-        if plain != text and not places:
-            plain, places = text, self._places(text)
-        return BREAK.join(plain[start:end] for start, end in itertools.pairwise([0, *places, len(plain)]))
-
-    def _places(self, text: str) -> list[int]:
-        """Where to put a break: behind the first character of each marker."""
-        folds = {ord(character): folded(character) for character in set(text)}
-        bare = {each: fold.translate(_MARKUP) for each, fold in folds.items()}
-        return sorted({*_breaks(text, folds, self._markers), *_breaks(text, bare, self._markers_without_markup)})
-
-
-def _breaks(text: str, folds: dict[int, str], markers: Sequence[str]) -> set[int]:
-    bare = text.translate(folds)
-    found = [(at, at + len(marker) - 1) for marker in markers for at in _occurrences(marker, bare)]
-    if not found:
-        return set()
-    ends = list(itertools.accumulate(len(folds[ord(character)]) for character in text))
-    spans = ((bisect_right(ends, first), bisect_right(ends, last)) for first, last in found)
-    return {first + 1 for first, last in spans if first < last and _is_apart(text, first, last)}
-
-
-def folded(text: str) -> str:
-    """The text without differences that a reader may overlook, such as those of case, form and white space."""
-    characters = unicodedata.normalize("NFKD", text).casefold().translate(_LOOK_ALIKES)
-    return "".join(each for each in characters if unicodedata.category(each)[0] not in "CMZ")
-
-
-def _unescaped(text: str) -> str:
-    for _ in range(MAX_ESCAPES):
-        text = html.unescape(text)
-    return text
-
-
-def _occurrences(part: str, text: str) -> Iterator[int]:
-    at = text.find(part)
-    while at != -1:
-        yield at
-        at = text.find(part, at + 1)
-
-
-def _is_apart(text: str, first: int, last: int) -> bool:
-    """True if the characters from `first` to `last` are not a part of a longer word."""
-    edges = (text[max(first - 1, 0) : first + 1], text[last : last + 2])
-    return not any(len(edge) == 2 and all(map(_is_word, edge)) for edge in edges)
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
+    return verify_or_mark  # type: ignore[return-value]

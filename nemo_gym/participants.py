@@ -1,17 +1,18 @@
-"""Rollouts with several sides, such as a policy and a simulated user: each has a conversation of its own, and every
-item of the record says who produced it."""
+"""Rollouts with several participants, such as a policy and a simulated user: each has a conversation of its own, and
+every item of the record says who produced it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import orjson
+
 from nemo_gym.base_resources_server import NextMessage, NextMessageReply
 from nemo_gym.base_responses_api_agent import AgentRunRequest, Conversation, ToolCallingAgent, TurnEnd
-from nemo_gym.client.reply import failure_in, read_reply
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.base import TOKEN_FIELDS, JsonObject, TokenIDLogProbMixin
-from nemo_gym.llm_api.json_codec import changed, set_fields
+from nemo_gym.llm_api.base import TOKEN_METADATA_FIELDS, JsonObject, TokenIDLogProbMixin
+from nemo_gym.llm_api.json_codec import changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
     NeMoGymEasyInputMessage,
@@ -27,19 +28,19 @@ from nemo_gym.server.tools import PARTICIPANT_COOKIE
 from nemo_gym.server.tools import POLICY as POLICY
 
 TOOL, USER, ENVIRONMENT, HARNESS = "tool", "user", "environment", "harness"
-"""Who produces items, besides the policies."""
+"""Producers of items, besides the policies."""
 _WITHOUT_TOKENS = {with_tokens: kind for kind, with_tokens in RESPONSES_TO_TRAIN.items()}
 
 
 class Origin(NamedTuple):
-    """Who produced an item, and in which turn of the rollout, counted over all sides."""
+    """The producer of an item, and its turn, counted over all participants of the rollout."""
 
     produced_by: str
     turn: int
 
 
 @dataclass(slots=True)
-class Side(Conversation):
+class ParticipantConversation(Conversation):
     """The conversation of one participant."""
 
     name: str = POLICY
@@ -49,11 +50,11 @@ class Side(Conversation):
     def hear(self, message: NextMessage, *, produced_by: str, turn: int) -> None:
         """Add a message of another participant or of the environment."""
         heard = NeMoGymEasyInputMessage(role=message.role, content=message.content, type="message")
-        self.items.append(heard)
+        self.extend([heard])
         self.origins.append(Origin(produced_by, turn))
 
     def end_turn(self, turn: int) -> NeMoGymResponse:
-        """What this side and its tools have added in the turn."""
+        """Return the items that this participant and its tools have added in the turn."""
         new = self.output[len(self.origins) :]
         own = (TOOL if isinstance(item, NeMoGymFunctionCallOutput) else self.name for item in new)
         self.origins.extend(Origin(name, turn) for name in own)
@@ -66,28 +67,39 @@ class Side(Conversation):
         return self.response(output=labelled, participant=self.name, **costs, **fields)
 
 
-class MultiSideAgent(ToolCallingAgent):
-    """The base of agents whose rollouts have more than one side."""
+class MultiParticipantAgent(ToolCallingAgent):
+    """The base of agents whose rollouts have more than one participant."""
 
-    def side(self, name: str, model_server: str, params: NeMoGymResponseCreateParamsNonStreaming) -> Side:
-        side = Side.of(model_server, params)
-        side.name = name
-        return side
+    def conversation_of(
+        self, name: str, model_server: str, params: NeMoGymResponseCreateParamsNonStreaming
+    ) -> ParticipantConversation:
+        """The conversation of a participant, as it begins."""
+        participant = ParticipantConversation.of(model_server, params)
+        participant.name = name
+        return participant
 
-    async def play_side(self, side: Side, jar: CookieJar) -> TurnEnd:
-        """One turn of a side. Tools that it calls can learn who calls them, by a cookie that no model can set."""
-        own = CookieJar({**jar, PARTICIPANT_COOKIE: side.name})
+    async def play_participant(self, participant: ParticipantConversation, jar: CookieJar) -> TurnEnd:
+        """One turn of a participant. Tools that it calls can learn who calls them, by a cookie that no model can
+        set."""
+        own = CookieJar({**jar, PARTICIPANT_COOKIE: participant.name})
         try:
-            return await self.play_turn(side, own)
+            return await self.play_turn(participant, own)
         finally:
             jar.merge({name: value for name, value in own.items() if name != PARTICIPANT_COOKIE})
 
     async def environment_message(
-        self, body: AgentRunRequest, side: Side, response: NeMoGymResponse, *, turn: int, jar: CookieJar
+        self,
+        body: AgentRunRequest,
+        participant: ParticipantConversation,
+        response: NeMoGymResponse,
+        *,
+        turn: int,
+        jar: CookieJar,
     ) -> NextMessage | None:
-        """What the environment answers to the turn of a side; None if the conversation is over."""
+        """Return the environment's answer to the turn of a participant; None if the conversation is over."""
         server = self.config.resources_server.name
-        request = changed(body, response=response, turn=turn, participant=side.name)
+        response = changed(response, output=[without_tokens(item) for item in response.output])
+        request = changed(body, response=response, turn=turn, participant=participant.name)
         reply = await self.server_client.send(
             server, "/next_message", request, cause="environment", jar=jar, timeout_s=self.config.tool_timeout_s
         )
@@ -95,17 +107,18 @@ class MultiSideAgent(ToolCallingAgent):
             message = f"'{server}' has no next_message, which {type(self).__name__} needs to continue a conversation."
             raise RolloutError("environment", message, server=server, retryable=False)
         if reply.status >= 300:
-            raise failure_in(reply, "/next_message", "environment")
-        return read_reply(reply, "/next_message", NextMessageReply, "environment").message
+            raise reply.failure("/next_message", "environment")
+        return reply.decode(NextMessageReply, "/next_message", "environment").message
 
 
-def participant_record(side: Side, *, is_trainable: bool) -> JsonObject:
-    """What the record of a rollout holds of a side besides the main one, in the form of a rollout of its own."""
-    response = side.record()
+def participant_record(participant: ParticipantConversation, *, is_trainable: bool) -> JsonObject:
+    """Return the part of a record about a participant besides the main one, in the form of a rollout."""
+    response = participant.record()
     if not is_trainable:
         response = changed(response, output=[without_tokens(item) for item in response.output])
-    parts = {"responses_create_params": changed(side.request, input=side.given), "response": response}
-    as_json = {name: part.model_dump(mode="json", exclude_unset=True) for name, part in parts.items()}
+    params = participant.request.changed(input=participant.given)
+    parts = {"responses_create_params": params, "response": response}
+    as_json = {name: orjson.loads(encode(part, exclude_unset=True)) for name, part in parts.items()}
     return {**as_json, "is_trainable": is_trainable}
 
 
@@ -115,22 +128,25 @@ def policy_records(record: JsonObject) -> dict[str, JsonObject]:
     response = record["response"]
     main, others = response.get("participant") or POLICY, response.get("participants") or {}
     own = {name: value for name, value in response.items() if name != "participants"}
-    sides = {main: {"responses_create_params": record.get("responses_create_params"), "response": own}}
-    sides |= {name: side for name, side in others.items() if side["is_trainable"]}
+    policies = {main: {"responses_create_params": record.get("responses_create_params"), "response": own}}
+    policies |= {name: participant for name, participant in others.items() if participant["is_trainable"]}
     rewards = record.get("rewards") or {}
-    return {name: {**side, "reward": rewards.get(name, record.get("reward"))} for name, side in sides.items()}
+    return {
+        name: {**participant, "reward": rewards.get(name, record.get("reward"))}
+        for name, participant in policies.items()
+    }
 
 
 def without_tokens(item: NeMoGymResponseInputItem) -> ResponseItem:
     """The item without token ids and log-probs."""
     if not isinstance(item, TokenIDLogProbMixin):
         return item
-    kept = {name: value for name, value in set_fields(item).items() if name not in TOKEN_FIELDS}
+    kept = {name: value for name, value in set_fields(item).items() if name not in TOKEN_METADATA_FIELDS}
     return _WITHOUT_TOKENS[type(item)].model_construct(**kept)
 
 
 def message_text(items: Iterable[NeMoGymResponseInputItem]) -> str:
-    """What was said in messages, and nothing of reasoning and tool calls."""
+    """Return the text of messages, without reasoning and tool calls."""
     kinds = NeMoGymEasyInputMessage | NeMoGymMessage | NeMoGymResponseOutputMessage
     parts = (item.content for item in items if isinstance(item, kinds))
     texts = ([part] if isinstance(part, str) else map(_part_text, part) for part in parts)

@@ -1,3 +1,3 @@
 """A profiler, under the path that servers import it from."""
 
-from nemo_gym.compat.profiler import Profiler as Profiler
+from nemo_gym.compat.server_functions import Profiler as Profiler

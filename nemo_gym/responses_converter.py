@@ -1,5 +1,7 @@
 """Responses ⇄ Chat Completions, under the path that model servers import it from."""
 
+from uuid import uuid4 as uuid4
+
 from nemo_gym.compat.responses_converter import ResponsesConverter as ResponsesConverter
 from nemo_gym.compat.responses_converter import ResponsesConverterState as ResponsesConverterState
 from nemo_gym.compat.responses_converter import VLLMConverter as VLLMConverter

@@ -4,7 +4,6 @@ in `nemo_gym.openai_utils`. What needs aiohttp or OmegaConf is imported when it 
 from typing import TYPE_CHECKING
 
 from nemo_gym.client.pool import HttpClient as HttpClient
-from nemo_gym.client.reply import PeerResponse as PeerResponse
 from nemo_gym.client.reply import ServerReply as ServerReply
 from nemo_gym.client.server_client import CookieJar as CookieJar
 from nemo_gym.client.server_client import ServerClient as ServerClient
@@ -39,8 +38,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig as DictConfig
     from omegaconf import OmegaConf as OmegaConf
 
-    from nemo_gym.analysis.profiling import ProfilingMiddlewareConfig as ProfilingMiddlewareConfig
+    from nemo_gym.analysis.cpu_profile import ProfilingMiddlewareConfig as ProfilingMiddlewareConfig
     from nemo_gym.common.paths import find_uv as find_uv
+    from nemo_gym.compat.aiohttp_response import PeerResponse as PeerResponse
     from nemo_gym.compat.global_config import get_global_config_dict as get_global_config_dict
     from nemo_gym.compat.server_functions import MAX_NUM_TRIES as MAX_NUM_TRIES
     from nemo_gym.compat.server_functions import GlobalAIOHTTPAsyncClientConfig as GlobalAIOHTTPAsyncClientConfig

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from nemo_gym.compute.fork_server import FRAME, Kind
+from nemo_gym.compute.protocol import FRAME, Kind
 
 
 def double(number: int) -> int:

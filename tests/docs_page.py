@@ -71,15 +71,15 @@ def _run(block: Block, number: int) -> str:
     return f"set -e\n{block.text}set +e\n"
 
 
-def shown_lines(page: Path) -> list[str]:
-    """The lines of output that a page shows."""
+def shown_lines(page: Path, language: str = "bash") -> list[str]:
+    """The lines of output that a page shows after blocks of a language."""
     blocks = blocks_of(page)
-    shown = [after for before, after in pairwise(blocks) if _is_output(before, after)]
+    shown = [after for before, after in pairwise(blocks) if _is_output(before, after, language)]
     return [line for block in shown for line in block.text.splitlines() if line.strip() not in ("", "...")]
 
 
-def _is_output(before: Block, after: Block) -> bool:
-    return before.language == "bash" and not before.skipped and after.language == "" and after.is_adjacent
+def _is_output(before: Block, after: Block, language: str) -> bool:
+    return before.language == language and not before.skipped and after.language == "" and after.is_adjacent
 
 
 def missing_lines(shown: list[str], printed: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.errors import StartupError
-from nemo_gym.runtime.venvs import python_for
+from nemo_gym.runtime.requirements import python_for
 
 VERIFIERS = PARENT_DIR / "responses_api_agents/verifiers_agent"
 OPENENV = PARENT_DIR / "tests/servers/openenv_server"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
-from nemo_gym.runtime.venvs import missing_requirements
+from nemo_gym.runtime.requirements import missing_requirements
 from nemo_gym.testing import ServerSpec, servers_of
 
 FOLDERS = sorted(app.parent for kind in SERVER_FOLDERS for app in (PARENT_DIR / kind).glob("*/app.py"))

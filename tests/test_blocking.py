@@ -18,9 +18,12 @@ from tests.stacks import references
 
 WAYS = """
 import asyncio
+import atexit
 import os
 import re
+import signal
 import socket
+import sqlite3
 import threading
 import time
 
@@ -34,6 +37,10 @@ def loop():
 
 def sleep():
     time.sleep(1e9)
+
+def query():
+    endless = "with recursive each(n) as (select 1 union all select n + 1 from each) select count(*) from each"
+    sqlite3.connect(":memory:").execute(endless).fetchall()
 
 def read():
     ours, theirs = socket.socketpair()
@@ -62,6 +69,20 @@ def swallow_forever():
 def compute():
     sum(range(10**12))
 
+def recurse():
+    try:
+        recurse()
+    except BaseException:
+        pass
+    try:
+        recurse()
+    except BaseException:
+        pass
+
+def ignore_signals():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGURG):
+        signal.signal(number, signal.SIG_IGN)
+
 def almost():
     time.sleep(1.2)
 
@@ -76,6 +97,17 @@ def quit():
 
 def thread():
     threading.Thread(target=time.sleep, args=(1e6,)).start()
+
+def ignore_signals_and_loop():
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    loop()
+
+def stop_loop():
+    asyncio.get_running_loop().stop()
+
+def hang_at_exit():
+    atexit.register(loop)
 
 def fork():
     if os.fork() == 0:
@@ -106,6 +138,8 @@ class BlockingResourcesServer(SimpleResourcesServer):
     async def verify(self, body: BaseVerifyRequest) -> float:
         text = body.responses_create_params.input[-1].content
         block("verify", text)
+        if text == "verify ignore_signals":
+            await asyncio.sleep(1e6)
         if text == "verify_in_a_group":
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.loop_in_a_task())
@@ -243,7 +277,7 @@ def test_the_deadline_of_a_rollout_ends_a_block_before_the_limit_does(project: P
 @pytest.mark.parametrize("more", [[], ["+num_workers=2"]], ids=["one process", "workers"])
 def test_forks_and_keyboard_interrupts_fail_no_other_rollout(project: Path, more: list[str]) -> None:
     texts = ["fine", "verify fork", "verify interrupt", "tool fork", "await_in_a_fork", "tool leave", "tool interrupt"]
-    write_rows(project, [*texts, "fine"])
+    write_rows(project, [*texts, "verify stop_loop"])
     done = collect(project, *more)
     assert scored(project) == [0, 1, 3, 4, 7], done.stderr
     causes = {number: failure["cause"] for number, failure in final_failures(project).items()}
@@ -264,6 +298,13 @@ def test_a_thread_that_the_code_of_a_server_leaves_does_not_keep_a_command(proje
     assert "Not waiting for threads" in done.stderr
 
 
+def test_a_function_that_the_code_of_a_server_leaves_for_the_exit_does_not_keep_a_command(project: Path) -> None:
+    write_rows(project, ["verify hang_at_exit", "fine"])
+    done = collect(project)
+    assert (done.returncode, scored(project)) == (0, [0, 1]), done.stderr
+    assert "called at exit" in done.stderr
+
+
 def test_a_forked_child_that_stays_keeps_neither_the_output_nor_the_command(project: Path) -> None:
     write_rows(project, ["verify fork_and_stay", "fine"])
     first = subprocess.Popen([str(BIN / "ng_collect_rollouts"), *arguments()], cwd=project, stderr=subprocess.DEVNULL)
@@ -279,7 +320,7 @@ def test_a_forked_child_that_stays_keeps_neither_the_output_nor_the_command(proj
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("more", [[], ["+num_workers=2"]], ids=["one process", "workers"])
-@pytest.mark.parametrize("way", ["loop", "sleep", "compute", "swallow_forever"])
+@pytest.mark.parametrize("way", ["loop", "sleep", "compute", "swallow_forever", "recurse"])
 def test_one_interrupt_ends_a_command_whatever_its_code_does(
     project: Path, way: str, more: list[str], number: signal.Signals
 ) -> None:
@@ -291,19 +332,50 @@ def test_one_interrupt_ends_a_command_whatever_its_code_does(
     assert code in (130, -signal.SIGKILL)
     assert scored(project) in ([], [0])
     if way == "compute" and not more:
-        assert re.search(r"C code blocks all of Python at .*resources_servers/blocking/app.py:\d+", run.text)
+        assert re.search(r"C code .*resources_servers/blocking/app.py:\d+", run.text)
+    elif way == "recurse" and not more:  # nothing of ours can run where the stack ends
+        assert re.search(r"resources_servers/blocking/app.py:\d+ \(recurse\)", run.text)
     else:
         assert "Press Ctrl+C again" in run.text, run.text
 
 
-def test_one_interrupt_ends_a_command_whose_servers_do_not_load(project: Path) -> None:
+def test_c_code_that_cannot_be_interrupted_is_named_also_after_other_code_that_blocked(project: Path) -> None:
+    write_rows(project, ["verify loop", "verify query"])
+    with started("ng_collect_rollouts", *arguments(), cwd=project) as run:
+        run.wait_for("(query) blocks the event loop and cannot be interrupted")
+        run.signal(signal.SIGINT)
+        assert run.wait() in (130, -signal.SIGKILL), run.text
+
+
+@pytest.mark.parametrize("way", ["loop", "compute", "swallow_forever", "recurse"])
+def test_one_interrupt_ends_a_command_whose_servers_do_not_load(project: Path, way: str) -> None:
     write_rows(project, ["fine"])
     app = project / "resources_servers" / "blocking" / "app.py"
-    app.write_text('import sys\nprint("loading", file=sys.stderr, flush=True)\nwhile True:\n    pass\n')
+    app.write_text(f'{WAYS}\nimport sys\nprint("loading", file=sys.stderr, flush=True)\n{way}()\n')
     with started("ng_collect_rollouts", *arguments(), cwd=project) as run:
         run.wait_for("loading")
         run.signal(signal.SIGINT)
-        assert run.wait() == 130
+        assert run.wait() in (130, -signal.SIGKILL), run.text
+
+
+def test_servers_may_load_for_longer_than_code_may_block(project: Path) -> None:
+    write_rows(project, ["fine"])
+    app = project / "resources_servers" / "blocking" / "app.py"
+    app.write_text(f"import time\ntime.sleep(8)\n{app.read_text()}")
+    done = collect(project, "+num_workers=2")
+    assert (done.returncode, scored(project)) == (0, [0]), done.stderr
+
+
+@pytest.mark.parametrize("way", ["ignore_signals", "ignore_signals_and_loop"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_code_of_a_server_cannot_take_the_handlers_of_interrupts_away(
+    project: Path, number: signal.Signals, way: str
+) -> None:
+    write_rows(project, [f"verify {way}"])
+    with started("ng_collect_rollouts", *arguments(max_blocked_s=1000.0), cwd=project) as run:
+        run.wait_for(f"handler of {number.name}")
+        run.signal(number)
+        assert run.wait() == 130, run.text
 
 
 def wait_until_blocked(run: Running) -> None:

@@ -138,9 +138,9 @@ async def test_every_example_row_seeds_and_is_scored_the_same_each_time(folder: 
         for row in rows:
             jar = CookieJar()
             seeded = await environment.send("/seed_session", row, jar)
-            assert seeded.status == 200, seeded.text()
+            assert seeded.status == 200, seeded.text
             answers = [await environment.send("/verify", {**row, "response": says("Hm.")}, jar) for _ in range(2)]
-            assert answers[0].status == 200, answers[0].text()
+            assert answers[0].status == 200, answers[0].text
             assert without_ids(answers[0].content()) == without_ids(answers[1].content())
             assert math.isfinite(json.loads(answers[0].content())["reward"])
 
@@ -171,7 +171,7 @@ async def test_a_hostile_body_is_refused_and_breaks_nothing(folder: Path, transp
             needs_a_body = any(field.is_required() for field in fields)
             for kind, body in HOSTILE.items():
                 answer = await server.send(endpoint.path, body)
-                place = f"{endpoint.path}, {kind}: {answer.status} {answer.text()[:200]}"
+                place = f"{endpoint.path}, {kind}: {answer.status} {answer.text[:200]}"
                 assert answer.status < 500, place
                 refused = (400, 422) if endpoint.path.startswith("/v1/") else (422,)
                 assert answer.status in refused or not needs_a_body, place

@@ -17,6 +17,8 @@ def test_items_that_are_assigned_are_those_of_the_next_requests() -> None:
     assert _sent(talk) == ["one", "three"]
     talk.add_message("four")
     assert _sent(talk) == ["one", "three", "four"]
+    talk.request = talk.request.changed(temperature=0.5)
+    assert b'"temperature":0.5' in encode(talk.request)
     assert len(params.input) == 3
 
 

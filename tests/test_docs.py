@@ -77,6 +77,17 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(page: Path, folder: 
     assert missing_lines(shown_lines(page), printed) == [], printed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["python", "judges"])
+def test_the_python_of_a_page_runs_and_prints_what_it_shows(name: str, tmp_path: Path) -> None:
+    page = DOCS / f"{name}.md"
+    program = "".join(block.text for block in blocks_of(page) if block.language == "python")
+    (tmp_path / "page.py").write_text(program)
+    code, printed = run_script("python page.py", tmp_path)
+    assert code == 0, printed
+    assert missing_lines(shown_lines(page, "python"), printed) == [], printed
+
+
 def test_a_block_that_is_not_run_says_why() -> None:
     skipped = [(page.name, block.how) for page in PAGES for block in blocks_of(page) if block.skipped]
     assert [one for one in skipped if len(one[1].removeprefix("skip").strip(", ")) < 10] == []
@@ -108,3 +119,19 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "site/tutorial.html").is_file()
+
+
+LIFE = re.compile(r"^\| \d+ \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+
+
+def test_the_life_of_a_rollout_names_what_is_there() -> None:
+    steps = LIFE.findall((DOCS / "architecture.md").read_text())
+    assert len(steps) == 32
+    modules = {name for step in steps for name in re.findall(r"`([\w/]+\.py)`", f"{step[0]} {step[2]}")}
+    assert len(modules) == 20
+    sources = {name: (PARENT_DIR / "nemo_gym" / name).read_text() for name in modules}
+    for _, what, where in steps:
+        for file in re.findall(r"`([\w/]+\.py)`", where):
+            named = re.match(r"`([\w.]+)`", what)
+            for part in named[1].split(".") if named else ():
+                assert part in sources[file], (part, file)

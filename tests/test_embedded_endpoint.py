@@ -16,6 +16,7 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.server.base import SimpleServer
 from nemo_gym.testing import BrowserLikeClient, client_for
+from nemo_gym.training import trace_of
 from responses_api_models.local_model.app import LocalModel
 from responses_api_models.local_model.engine import Engine
 from responses_api_models.local_model.weights import INSTALL_COMMAND, weights_here
@@ -68,8 +69,8 @@ async def model(request: pytest.FixtureRequest, embedded: BrowserLikeClient) -> 
 def settings_of(kind: str, url: str, key: str) -> tuple[type[SimpleServer], dict[str, Any]]:
     if kind == "openai_model":
         return SimpleModelServer, {"openai_base_url": url, "openai_api_key": key, "openai_model": "m"}
-    with_tokens = kind == "vllm_model_for_training"
-    training = {"return_token_id_information": with_tokens, "uses_reasoning_parser": True}
+    with_tokens, protocol = kind.startswith("vllm_model_"), "tokens" if kind == "vllm_model_with_tokens" else "chat"
+    training = {"return_token_id_information": with_tokens, "uses_reasoning_parser": True, "protocol": protocol}
     return VLLMModel, {"base_url": url, "api_key": key, "model": "m", **training}
 
 
@@ -138,3 +139,27 @@ async def test_the_tokens_are_those_of_the_text(model: BrowserLikeClient, embedd
     (call,) = (await post(model, "/v1/responses", **CALL_ONE))["output"]
     said = await engine.ask("/detokenize", {"tokens": call["generation_token_ids"]})
     assert said["content"].startswith("<tool_call>")
+
+
+@pytest.mark.parametrize("model", ["vllm_model_with_tokens"], indirect=True)
+async def test_in_token_mode_a_conversation_is_one_segment(
+    model: BrowserLikeClient, embedded: BrowserLikeClient
+) -> None:
+    """With llama.cpp as the engine, and its own template for what is new."""
+    asked: list[dict[str, Any]] = [{"role": "user", "content": "Say hello."}]
+    output: list[dict[str, Any]] = []
+    for text in ("And in French?", "Bye."):
+        said = (await post(model, "/v1/responses", input=asked, max_output_tokens=12))["output"]
+        output += said
+        asked += [*said, {"role": "user", "content": text}]
+    output += (await post(model, "/v1/responses", input=asked, max_output_tokens=12))["output"]
+    (segment,) = trace_of({"response": {"output": output}}).segments
+    assert len(segment.calls) == 3
+    read = await engine_of(embedded).ask("/detokenize", {"tokens": [*segment.calls[-1].prompt_ids]})
+    assert read["content"].startswith("<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n")
+    assert read["content"].endswith("<|im_start|>user\nBye.<|im_end|>\n<|im_start|>assistant\n")
+    assert read["content"].count("<|im_start|>") == 6
+    for call, item in zip(segment.calls, output, strict=True):
+        said = await engine_of(embedded).ask("/detokenize", {"tokens": [*call.sampled_ids]})
+        assert said["content"].removesuffix("<|im_end|>") == item["content"][0]["text"]
+        assert all(value <= 0 for value in call.log_probs)

@@ -130,7 +130,8 @@ def test_a_closed_environment_says_so(unreliable: Unreliable) -> None:
     assert unreliable.next_event() == "hangs"
     unreliable.host.close()
     playing.join()
-    assert failures == ["The environment unreliable was closed during a call."]
+    (failure,) = failures
+    assert "unreliable was closed" in failure
     with pytest.raises(GymError, match="is closed"):
         unreliable.episode()
 

@@ -10,11 +10,10 @@ import pytest
 
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import RolloutError
-from nemo_gym.rollouts.collector import RolloutCollectionHelper, collect
+from nemo_gym.rollouts.collector import AdaptiveLimiter, AimdWindow, RolloutCollectionHelper, collect
 from nemo_gym.rollouts.completion_stream import CompletionOrderStream
-from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
 from nemo_gym.rollouts.store import failures_path
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
+from nemo_gym.rollouts.types import Outcome, Row
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.testing import example_row, rows_of
 from tests.commands import ng
@@ -143,7 +142,7 @@ async def test_a_trainer_gets_an_error_for_each_such_row(project: Path, num_work
 
 
 def a_row(number: int) -> Row:
-    return Row(RowId(number, 0, "0" * 16), "agent", b"{}")
+    return Row(number, 0, "0" * 16, "agent", b"{}")
 
 
 async def test_a_rollout_that_ends_as_if_cancelled_is_written_as_a_failure() -> None:
@@ -151,18 +150,18 @@ async def test_a_rollout_that_ends_as_if_cancelled_is_written_as_a_failure() -> 
 
     async def run(row: Row) -> Outcome:
         task = asyncio.current_task()
-        if row.id.task_index == 1 and task is not None:
+        if row.task_index == 1 and task is not None:
             task.cancel()  # some library cancels the task that it runs in, for a timeout of its own
         await asyncio.sleep(0)
-        return Scored(row.id, b"{}")
+        return Outcome(row, b"{}")
 
     async def write(outcome: Outcome) -> None:
         written.append(outcome)
 
     await collect(map(a_row, range(3)), run, write, AdaptiveLimiter(AimdWindow(3, 3)))
-    assert [outcome.id.task_index for outcome in written] == [0, 2, 1]
-    assert isinstance(written[2], NoResult)
-    assert written[2].cause == "internal"
+    assert [outcome.row.task_index for outcome in written] == [0, 2, 1]
+    assert written[2].error is not None
+    assert written[2].error.cause == "internal"
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()])

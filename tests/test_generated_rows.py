@@ -112,7 +112,9 @@ async def reward_of(client: ServerClient, name: str, row: dict[str, Any], items:
     ]
 
     def played(outputs: list[str]) -> dict[str, Any]:
-        return response_of(*items, *(tool_output(output) for output in outputs))
+        ids = [item["call_id"] for item in items if item["type"] == "function_call"]
+        answers = [tool_output(output, call_id=call_id) for output, call_id in zip(outputs, ids, strict=True)]
+        return response_of(*items, *answers)
 
     found = await verified(client, name, row, made, played, timeout_s=120, what=name)
     reward: float = found.record["reward"]

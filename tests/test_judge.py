@@ -92,7 +92,16 @@ def test_the_last_part_of_the_last_item_is_the_verdict(response: dict[str, Any],
         ("[[A=B]]</think>Hm.", set()),
         ("[[A!=B]] <!-- [[A=B]] -->", {NOT_EQUAL_LABEL}),
         ("<!-- [[A=B]] -->", set()),
-        ("[[a=b]] [A=B]", set()),
+        ("[[a=b]]", {EQUAL_LABEL}),
+        ("\\[\\[A = B\\]\\]", {EQUAL_LABEL}),
+        ("[A=B]", set()),
+        ("[[A=B]]\n[[A != B]]", {NOT_EQUAL_LABEL}),
+        ("[[A=B]]\n[[A≠B]]", {NOT_EQUAL_LABEL}),
+        ("[[A=B]]\n[[A\\neq B]]", {NOT_EQUAL_LABEL}),
+        ("[[A=B]]\n[[A！=B]]", {NOT_EQUAL_LABEL}),  # noqa: RUF001
+        ("[[A=B]]\n[[A!=B]", {NOT_EQUAL_LABEL}),
+        ("> [[A=B]]\n\nThey are different.", set()),
+        ("~~[[A=B]]~~", set()),
         ("", set()),
     ],
 )
@@ -135,6 +144,8 @@ async def test_a_judge_that_answers_gives_a_verdict(reply: dict[str, Any], label
     [
         ("Not [[A=B]]", None),
         ("It should not be [[A=B]].", None),
+        ("I would not give [[A=B]]; they differ.", None),
+        ('Is it "[[A=B]]"? No.', None),
         ("[[A=B]] is wrong.", None),
         ("[[A=B]]\nIt is not [[A=B]].", None),
         ("These are not equal: [[A!=B]]", NOT_EQUAL_LABEL),
@@ -303,7 +314,7 @@ async def test_answers_that_are_found_equal_are_shown_again_the_other_way_round(
 
 
 def test_a_judge_that_is_asked_has_to_be_named() -> None:
-    with pytest.raises(ValidationError, match=r"judge_model_server\.name has to be given"):
+    with pytest.raises(ValidationError, match=r"judge_model_server\.name"):
         JudgeConfig()
 
 

@@ -81,7 +81,7 @@ CHAT: Replies = {
     "filtered": (FILTERED, "content_filter"),
     "filtered_200": (completion(SAID, finish_reason="content_filter"), "content_filter"),
     "cut_off": (completion(SAID, finish_reason="length"), "incomplete"),
-    "aborted": (completion(SAID, finish_reason="abort"), "error"),
+    "broken_off": (completion(SAID, finish_reason="error"), "error"),
     "no_choices": (completion(SAID, choices=[]), "error"),
     "no_content": (completion({"role": "assistant", "content": None}), "empty"),
     "no_text": (completion(""), "empty"),

@@ -9,20 +9,31 @@ import pytest
 from nemo_gym.common.paths import PACKAGE_DIR, PARENT_DIR, SERVER_FOLDERS
 
 CORE = (
-    *("errors", "common", "llm_api", "answers", "config", "client", "judge", "compute", "server"),
-    *("base_resources_server", "episodes", "base_responses_api_agent", "participants", "base_responses_api_model"),
+    *("errors", "common", "llm_api", "answers", "config", "client", "verdicts", "judge", "compute", "server"),
+    *(
+        "base_resources_server",
+        "judged_environment",
+        "episodes",
+        "base_responses_api_agent",
+        "participants",
+        "base_responses_api_model",
+    ),
     *("runtime", "rollouts", "testing"),
 )
 """Packages, and the root modules that have code of their own. Each imports only from itself and those before it."""
 OUTER = (
     "sandbox",
-    *("cluster", "training", "gateway", "analysis", "data", "interop", "compat", "viewer", "bench", "cli"),
+    *("cluster", "training", "gateway", "analysis", "data", "evaluation", "interop", "compat", "viewer", "bench"),
+    "cli",
 )
 LAYERS = CORE + OUTER
 PUBLIC_PATHS = (
     *("config_types", "dataset_orchestrator", "dataset_viewer", "gitlab_utils", "global_config", "hf_utils"),
     *("openai_utils", "profile", "profiling", "prompt", "responses_converter", "reward_profile", "rollout_collection"),
     *("rollout_correlation", "rollout_observability", "row_generators", "server_utils", "skills", "train_data_utils"),
+    *("base_environment_server", "benchmarks", "deliverables", "episode_types", "failure_kinds", "mcp_auto_exposure"),
+    *("path_utils", "responses_streaming", "rollout_health", "single_agent_turn_types", "task_data"),
+    *("task_materialization", "telemetry", "token_id_capture", "tool_access", "verifier_fixture", "vision_input"),
 )
 """Root modules that only re-export, under the import paths of the public NeMo Gym. No code of ours imports them."""
 FOR_SERVERS = {*CORE, "sandbox", "gateway", "data", "interop"} - {"server", "runtime", "rollouts"}
@@ -97,7 +108,7 @@ def test_no_code_of_ours_uses_a_public_import_path_or_compat() -> None:
 
 def test_any_other_module_at_the_root_only_re_exports() -> None:
     others = [path for path in modules() if layer_of(path) not in LAYERS]
-    assert {path.stem for path in others} == {*PUBLIC_PATHS, "__init__", "__main__"}
+    assert {layer_of(path) for path in others} == {*PUBLIC_PATHS, "__init__", "__main__"}
     defined = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     assert not [path for path in others for node in ast.parse(path.read_text()).body if isinstance(node, defined)]
 
@@ -108,6 +119,16 @@ def test_no_module_imports_another_in_a_cycle() -> None:
     while leaves := {name for name, imported in graph.items() if not imported}:
         graph = {name: imported - leaves for name, imported in graph.items() if name not in leaves}
     assert graph == {}
+
+
+def test_a_collector_that_finds_its_servers_running_imports_none() -> None:
+    names = {".".join(path.relative_to(PARENT_DIR).with_suffix("").parts): path for path in modules()}
+    found, to_read = set[str](), {"nemo_gym.cli.collect"}
+    while to_read:
+        found |= to_read
+        to_read = {name for each in to_read for name in top_level_imports(names[each]) if name in names} - found
+    assert "nemo_gym.rollouts.collector" in found
+    assert packages_in(found).isdisjoint({"server", "compute", *OUTER} - {"cli"})
 
 
 def top_level_imports(path: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""A collection whose `ng_run` is killed says so, waits for it, and goes on, with all figures in the end."""
+"""A collection whose `ng_run` is killed says so, waits for it, and goes on, with all metrics in the end."""
 
 import json
 import os
@@ -53,5 +53,5 @@ def test_a_collection_says_that_its_servers_are_gone_and_goes_on_with_new_ones(t
                 collection.wait_for("A worker is ready again after")
                 assert collection.wait() == 0, collection.text
     assert sorted(record["_task_index"] for record in rows_of(output)) == list(range(ROWS))
-    (figures,) = json.loads((tmp_path / "out_aggregate_metrics.json").read_text())  # of servers with other ports
-    assert figures["agent_metrics"]["own"] == ROWS
+    (metrics,) = json.loads((tmp_path / "out_aggregate_metrics.json").read_text())  # of servers with other ports
+    assert metrics["agent_metrics"]["own"] == ROWS

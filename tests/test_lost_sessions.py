@@ -1,6 +1,7 @@
 """A session that died with its process is never replaced by an empty one: the rollout is made again, uncharged."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from tests.stacks import agent_config
 from tests.stub_endpoint import Request, stub_endpoint
 
 ROWS = 12
-KILLED_ROWS, KILLS = 32, 6
+KILLED_ROWS, IN_PARALLEL, KILLS = 120, 64, 10
 COUNTER = "example_stateful_counter"
 
 
@@ -104,7 +105,7 @@ async def test_an_isolated_environment_killed_again_and_again_costs_no_row_an_at
         agent_name="agent",
         input_jsonl_fpath=str(tmp_path / "rows.jsonl"),
         output_jsonl_fpath=str(tmp_path / "out.jsonl"),
-        num_samples_in_parallel=KILLED_ROWS,
+        num_samples_in_parallel=IN_PARALLEL,
         max_attempts=1,
     )
     asked = 0
@@ -130,7 +131,8 @@ async def test_an_isolated_environment_killed_again_and_again_costs_no_row_an_at
                 before = asked
                 while not (collecting.done() or (asked > before and pid_of(launcher, COUNTER))):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
-                os.kill(pid_of(launcher, COUNTER) or os.getpid(), 0 if collecting.done() else signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid_of(launcher, COUNTER) or os.getpid(), 0 if collecting.done() else signal.SIGKILL)
             metrics = await collecting
     assert (metrics.scored, metrics.failed) == (KILLED_ROWS, {})
     assert all(record["reward"] == float(record["_task_index"] % 3 > 0) for record in rows_of(tmp_path / "out.jsonl"))

@@ -122,8 +122,8 @@ def test_observations_name_calls_and_have_no_circles() -> None:
         ToolCallObservation(
             invocation_id="a",
             tool_call_id="c",
-            started_at="2026-01-02T00:00:00Z",
-            completed_at="2026-01-01T00:00:00Z",
+            started_at=2.0,
+            completed_at=1.0,
         )
     one = AgentInvocation(invocation_id="a", parent_invocation_id="b")
     other = AgentInvocation(invocation_id="b", parent_invocation_id="a")

@@ -92,9 +92,9 @@ def test_two_terminals(folder: Path) -> None:
         done = collect(folder)
         assert done.returncode == 0, done.stderr
         again = collect(folder, CONFIG_PATHS, "+use_running_servers=true")
-        assert "using the servers of the run at" in again.stderr
+        assert "using the servers of" in again.stderr
         alone = collect(folder, CONFIG_PATHS)
-        assert "using the servers of the run at" not in alone.stderr
+        assert "using the servers of" not in alone.stderr
         assert again.returncode == 0, again.stderr
         assert [record["reward"] for record in records(folder)] == [1.0]
 
@@ -159,7 +159,7 @@ def test_without_a_run_commands_say_so(folder: Path) -> None:
     for command in ("ng_status", "ng_stop"):
         done = ng(command, cwd=folder)
         assert done.returncode == 1
-        assert "Could not connect to the head server" in done.stdout + done.stderr
+        assert "head server" in done.stdout + done.stderr
     done = collect(folder)
     assert done.returncode == 1
     assert "ng_run" in done.stderr

@@ -13,10 +13,26 @@ import typing_extensions
 
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.interop.trl_environment import TrlEnvironment
-from nemo_gym.training import ModelCall, TrainingSample, columns, skyrl_sample, trace_of_calls, verl_sample
+from nemo_gym.training import (
+    ModelCall,
+    TrainingSample,
+    areal_sample,
+    columns,
+    prime_rl_sample,
+    skyrl_sample,
+    tinker_sample,
+    trace_of_calls,
+    verl_sample,
+)
+from nemo_gym.training.token_traces import RewardSpan
 
-CALLS = [ModelCall([1, 2], [3, 4], [-0.1, -0.2], 7), ModelCall([1, 2, 3, 4, 5], [6], [-0.3], 8)]
-SAMPLE = TrainingSample(trace_of_calls(CALLS).segments[0].flatten(), 1.0)
+EXPERTS = [[[0, 1]]] * 6
+"""For each token the experts of each layer."""
+CALLS = [
+    ModelCall([1, 2], [3, 4], [-0.1, -0.2], 7),
+    ModelCall([1, 2, 3, 4, 5], [6], [-0.3], 8, routed_experts=EXPERTS, rewards=[RewardSpan(0, 1, 0.5)]),
+]
+SAMPLE = TrainingSample(trace_of_calls(CALLS).segments[0].flatten(), 1.0, reward_components={"right": 1.0})
 
 
 @pytest.mark.skipif(find_spec("verl") is None, reason="verl is not installed")
@@ -28,6 +44,9 @@ def test_verl_takes_its_view() -> None:
     assert (taken.prompt_ids, taken.response_ids, taken.response_mask) == ([1, 2], [3, 4, 5, 6], [1, 1, 0, 1])
     assert (taken.response_logprobs, taken.reward_score) == ([-0.1, -0.2, 0.0, -0.3], 1.0)
     assert taken.extra_fields["policy_versions"] == [7, 8]
+    assert (taken.extra_fields["min_global_steps"], taken.extra_fields["max_global_steps"]) == (7, 8)
+    assert taken.extra_fields["reward_extra_info"] == {"right": 1.0}
+    assert taken.as_dict()["routed_experts"].shape[1:] == (1, 2)
 
 
 @pytest.mark.skipif(find_spec("skyrl") is None, reason="skyrl is not installed")
@@ -38,8 +57,47 @@ def test_skyrl_takes_its_view(monkeypatch: pytest.MonkeyPatch) -> None:
     from skyrl.train.utils.trainer_utils import validate_generator_output
 
     made: dict[str, Any] = columns([skyrl_sample(SAMPLE), skyrl_sample(SAMPLE)])
+    assert made["rewards"] == [[0.0, 0.0, 0.0, 0.5]] * 2
     assert made.keys() <= GeneratorOutput.__annotations__.keys()
     validate_generator_output(2, made | {"rollout_metrics": None})
+
+
+@pytest.mark.skipif(find_spec("tinker") is None, reason="tinker is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_tinker_takes_its_view() -> None:
+    from tinker import types
+
+    made = tinker_sample(SAMPLE)
+    kinds = {"target_tokens": "int64", "logprobs": "float32", "advantages": "float32", "mask": "float32"}
+    inputs = {
+        name: types.TensorData(data=made["loss_fn_inputs"][name], dtype=kind, shape=[len(SAMPLE.tokens.ids) - 1])
+        for name, kind in kinds.items()
+    }
+    (chunk,) = made["model_input"]["chunks"]
+    datum = types.Datum(model_input=types.ModelInput.from_ints(chunk["tokens"]), loss_fn_inputs=inputs)
+    assert datum.model_input.to_ints() == [1, 2, 3, 4, 5]
+    assert datum.loss_fn_inputs["target_tokens"].to_numpy().tolist() == [2, 3, 4, 5, 6]
+    assert datum.loss_fn_inputs["mask"].to_numpy().tolist() == [0, 1, 1, 0, 1]
+
+
+@pytest.mark.skipif(find_spec("areal") is None, reason="areal is not installed")
+def test_the_view_of_areal_has_the_fields_of_its_workflows() -> None:
+    """The package imports CUDA kernels, so its source is read."""
+    spec = find_spec("areal")
+    source = (Path(str((spec.submodule_search_locations or [""])[0])) / "workflow" / "rlvr.py").read_text()
+    assert areal_sample(SAMPLE).keys() == {name for name in areal_sample(SAMPLE) if f'"{name}"' in source}
+    assert areal_sample(SAMPLE)["versions"] == [-1, -1, 7, 7, -1, 8]
+
+
+@pytest.mark.skipif(find_spec("verifiers") is None, reason="verifiers is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_verifiers_takes_the_view_of_prime_rl() -> None:
+    from verifiers.v1.types import TurnTokens
+
+    made = prime_rl_sample(SAMPLE)
+    taken = TurnTokens(**{name: value for name, value in made.items() if name in TurnTokens.model_fields})
+    assert (taken.prompt_ids, taken.completion_ids) == ([1, 2], [3, 4, 5, 6])
+    assert taken.completion_logprobs == [-0.1, -0.2, 0.0, -0.3]
 
 
 COUNTER = "resources_servers/example_stateful_counter/configs/stateful_counter.yaml"

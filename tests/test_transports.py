@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from nemo_gym.base_resources_server import BaseVerifyRequest
@@ -70,7 +71,7 @@ async def test_a_legacy_environment_with_our_agent_gives_the_same_record_byte_fo
         for transport in TRANSPORTS
     ]
     assert records[0] == records[1]
-    assert b'"reward":1.0,"balance":13' in records[0]
+    assert (orjson.loads(records[0])["reward"], orjson.loads(records[0])["balance"]) == (1.0, 13)
 
 
 async def test_a_legacy_agent_gives_the_same_record_byte_for_byte() -> None:
@@ -237,7 +238,7 @@ async def test_a_reward_that_is_no_number_is_a_failure_of_the_verifier(transport
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_an_unknown_server_is_named_with_the_nearest(transport: Transport) -> None:
     async with running_servers([counter()], transport=transport) as client:
-        with pytest.raises(ValueError, match=r"No server is called 'countr'.*Did you mean 'counter'"):
+        with pytest.raises(ValueError, match=r"'countr'.*'counter'"):
             await client.send("countr", "/verify", {})
 
 

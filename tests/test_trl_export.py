@@ -93,14 +93,14 @@ def test_calls_and_results_are_paired() -> None:
 
 def test_rows_that_trl_cannot_play_are_refused(counter: TrlEnvironment) -> None:
     row: dict[str, Any] = {"responses_create_params": {"input": [], "tools": []}}
-    with pytest.raises(ConfigError, match="turn 0"):
+    with pytest.raises(ConfigError, match="user message"):
         TrlEnvironment(host=counter.host, rows=[row]).dataset()
     tools = [{"type": "function", "name": "reset", "parameters": {}}]
     with pytest.raises(ConfigError, match="reset"):
         TrlEnvironment(host=counter.host, rows=[{"responses_create_params": {"input": "Hi.", "tools": tools}}])
     with pytest.raises(ConfigError, match="no rows to train on"):
         TrlEnvironment(host=counter.host, rows=[])
-    with pytest.raises(ConfigError, match=r"Row 1 is not valid:\n.*responses_create_params"):
+    with pytest.raises(ConfigError, match=r"Row 1 .*\n.*responses_create_params"):
         TrlEnvironment(host=counter.host, rows=[counter.rows[0], {"prompt": "Hi."}])
 
 
@@ -111,7 +111,7 @@ def test_a_rollout_without_result_has_no_reward_and_training_goes_on(
     bad_row = {**json.loads(columns["nemo_gym_row"]), "initial_count": "many"}
     environment.reset(nemo_gym_row=json.dumps(bad_row))
     assert "a rollout cannot start" in caplog.text
-    with pytest.raises(RolloutError, match="no rollout in which to call"):
+    with pytest.raises(RolloutError, match="no rollout"):
         environment.get_counter_value()
     played = counter.environment_factory()
     played.reset(**columns)
@@ -120,7 +120,7 @@ def test_a_rollout_without_result_has_no_reward_and_training_goes_on(
 
 
 def test_a_trainer_that_is_set_up_in_part_is_told_what_to_add(counter: TrlEnvironment) -> None:
-    with pytest.raises(ConfigError, match="no column 'nemo_gym_row', only: prompt"):
+    with pytest.raises(ConfigError, match=r"'nemo_gym_row'.*: prompt"):
         counter.environment_factory().reset(prompt=[])
     with pytest.raises(ConfigError, match="environment_factory"):
         counter.reward_func(completions=["Done."])

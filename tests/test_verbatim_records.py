@@ -104,7 +104,7 @@ async def test_every_command_reads_what_the_model_said(project: Path) -> None:
         )
         code, printed = await run("ng_reverify", *servers(stub.url), "+agent_name=agent", *files, cwd=project)
     assert code == 0, printed
-    assert "2 rollouts verified again: 2 unchanged, 0 up, 0 down" in printed
+    assert "2 unchanged, 0 up, 0 down" in printed
     for name in ("out", "verified", "replayed"):
         assert rewards(project / f"{name}.jsonl") == {0: 1.0, 1: 1.0}
     exported = "+rollouts_jsonl_fpath=out.jsonl", "+output_jsonl_fpath=sft.jsonl"

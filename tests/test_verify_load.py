@@ -8,8 +8,8 @@ from bench.verify_load import HEAD, as_row, measure_verify_load
 
 async def test_a_verifier_is_measured() -> None:
     load = await measure_verify_load("mcqa", count=100)
-    figures = {name: value for name, value in asdict(load).items() if name != "verifier"}
-    assert all(value > 0 for value in figures.values()), figures
+    measured = {name: value for name, value in asdict(load).items() if name != "verifier"}
+    assert all(value > 0 for value in measured.values()), measured
     assert as_row(load).count("|") == HEAD.splitlines()[0].count("|")
 
 

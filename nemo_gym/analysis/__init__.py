@@ -1,1 +1,1 @@
-"""What is done with stored rollouts: profile, reverify, verifier check, token check, export."""
+"""Work on stored rollouts: profile, compare, reverify, check verifiers, export as training data."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from nemo_gym.analysis.dataset_rows import prompt_digest
-from nemo_gym.analysis.plots import Panel, figure, plots_of
+from nemo_gym.analysis.profile import Panel, draw_panels, plots_of
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.paths import find
 from nemo_gym.common.statistics import PASS_THRESHOLD, PairedDifference
@@ -50,7 +50,7 @@ class CompareConfig(CommandConfig):
     """How many flipped tasks to list for each direction."""
 
     plots_fpath: str | None = None
-    """Draw the rewards, pass@k, reward against length and time by stage of both runs into this SVG file."""
+    """Plot the rewards, pass@k, reward against length and time by stage of both runs into this SVG file."""
 
     @field_validator("plots_fpath")
     @classmethod
@@ -94,7 +94,7 @@ class Comparison:
     only_before: int
     only_after: int
     rewards: PairedDifference
-    """Of the mean reward of each task."""
+    """Difference of the mean reward of each task."""
     gained: list[Flip]
     """Tasks that pass only in the second run."""
     lost: list[Flip]
@@ -144,16 +144,16 @@ def compare_rollouts(config: CompareConfig) -> Comparison:
 
 def draw_comparison(config: CompareConfig, output: Path) -> None:
     """Write the plots of both runs as an SVG file: the first run on the left, the second on the right."""
-    named = ((config.before, " before"), (config.after, " after"))
-    paths = [find(path, what="file of rollouts") for path, _ in named]
+    labels = ((config.before, " before"), (config.after, " after"))
+    paths = [find(path, what="file of rollouts") for path, _ in labels]
     check_writable(output, overwrite=True, sources=tuple(paths))
-    sides = [
+    plots = [
         plots_of(path, pass_threshold=config.pass_threshold, label=label)
-        for path, (_, label) in zip(paths, named, strict=True)
+        for path, (_, label) in zip(paths, labels, strict=True)
     ]
-    rows = zip_longest(*sides, fillvalue=Panel("", []))
+    rows = zip_longest(*plots, fillvalue=Panel("", []))
     with atomic_write(output) as file:
-        file.write(figure([panel for row in rows for panel in row]).encode())
+        file.write(draw_panels([panel for row in rows for panel in row]).encode())
 
 
 def read_tasks(path: Path) -> dict[Key, Task]:

@@ -1,6 +1,6 @@
-"""The rows that stored rollouts were made of, found again in a dataset that may have changed since.
+"""Find the dataset row of each stored rollout, also if the dataset has changed since.
 
-A row is known by its hash. The `_task_index` of a record is the place of its row only as long as no row was moved."""
+A row is identified by its hash. The `_task_index` of a record is the index of its row only if no row was moved."""
 
 import hashlib
 import logging
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 class Prompt(WireModel):
-    """What a model was asked. Sampling parameters are no part of it: they may differ between runs. Tools are
-    none of what tells one prompt from others: a row without any gets those of its environment."""
+    """The prompt of a row or a record. Sampling parameters are not part of it, since they may differ between runs.
+    Tools do not count when prompts are compared: a row without tools gets those of its environment."""
 
     input: TextOrList[NeMoGymResponseInputItem]
     instructions: str | None = None
@@ -36,20 +36,20 @@ class Prompt(WireModel):
 
     @property
     def digest(self) -> bytes:
-        """The same for a row as it was written and for its copy in a record, where defaults are filled in."""
+        """A hash that is the same for a row and for its copy in a record, where defaults are filled in."""
         asked = self.model_dump(mode="json", include={"input", "instructions"}, warnings=False)
         return hashlib.sha256(orjson.dumps(_without_nulls(asked), option=orjson.OPT_SORT_KEYS)).digest()
 
 
 def _without_nulls(value: Any) -> Any:
-    """The value without what is null or an empty list, at any depth: what was left out, and its default."""
+    """Remove nulls and empty lists at any depth: a missing field and its default then compare equal."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None and item != []}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 class StoredResponse(WireModel):
-    """What came of it."""
+    """The response in a record."""
 
     output: list[NeMoGymResponseInputItem]
     status: str | None = None
@@ -77,7 +77,7 @@ class StoredRollout(StoredFailure):
 
 
 def prompt_digest(row: Mapping[str, Any]) -> bytes | None:
-    """What tells the prompt of a row or a record from others; none if it has no prompt that can be read."""
+    """Return a hash of the prompt of a row or a record; None if its prompt cannot be read."""
     try:
         return Prompt.model_validate(row.get("responses_create_params")).digest
     except ValidationError:
@@ -89,7 +89,7 @@ _HINT = " If the change is intended, pass +allow_changed_rows=true."
 
 
 class RowNotFoundError(StoredRolloutsError):
-    """The row that a record was made of is not in the dataset."""
+    """The row of a record is not in the dataset."""
 
 
 class RowHashes:
@@ -100,7 +100,7 @@ class RowHashes:
         self._sorted = array("Q", sorted(range(len(hashes)), key=hashes.__getitem__))
 
     def first(self, row_hash: object) -> int | None:
-        """The first row that has this hash."""
+        """Return the index of the first row with this hash."""
         try:
             wanted = int(str(row_hash), 16)
         except ValueError:
@@ -111,13 +111,12 @@ class RowHashes:
 
 
 class Dataset:
-    """The rows that rollouts were made of. Only where each one is in the file is kept in memory, and their hashes if
-    rows were moved."""
+    """A dataset on disk. Keeps the offset of each row in memory, and the hashes of rows if rows were moved."""
 
     def __init__(self, path: str) -> None:
         self.path = find(path, what="dataset")
         self.matched_by_prompt = 0
-        """How many records were found without a mark."""
+        """Number of records that were matched by their prompt because they have no task index."""
         self._file = self.path.open("rb")
         by_task = _offsets_by_task(self._file)
         self.is_materialized = by_task is not None
@@ -140,7 +139,7 @@ class Dataset:
         return self._offsets.keys() if isinstance(self._offsets, Mapping) else range(len(self._offsets))
 
     def line(self, index: int) -> bytes:
-        """A row as it is written."""
+        """Return the bytes of a row."""
         self._file.seek(self._offsets[index])
         return self._file.readline().strip()
 
@@ -151,8 +150,8 @@ class Dataset:
         return row
 
     def index_of(self, stored: StoredLine) -> int:
-        """The row a record was made of: by its hash, by its index if it has no hash, or by its prompt if it has
-        neither. Raises RowNotFoundError if there is no such row."""
+        """Return the index of the row of a record: by its hash, by its index if it has no hash, or by its prompt if it
+        has neither. Raises RowNotFoundError if there is no such row."""
         index = task_index_of(stored.record)
         if index is None:
             return self._index_by_prompt(stored)
@@ -161,13 +160,13 @@ class Dataset:
         found = self.index_by_hash(stored.record)
         if found is None:
             raise RowNotFoundError(
-                f"{stored.place} was made of row {index!r}, which is not in {self.path}: it was changed or removed "
-                f"since. {_REMEDY}{_HINT}"
+                f"{stored.place} is a rollout of row {index!r}, which is not in {self.path}: the row was changed or "
+                f"removed since. {_REMEDY}{_HINT}"
             )
         return found
 
     def index_by_hash(self, record: Mapping[str, Any]) -> int | None:
-        """The row that has the hash in a record; of equal rows the one at the record's index, if it is one of them."""
+        """Return the row with the hash of a record. Among equal rows, prefer the one at the record's index."""
         index, row_hash = task_index_of(record), record.get(ROW_HASH_KEY_NAME)
         if self.is_materialized or row_hash is None:
             return None
@@ -178,13 +177,15 @@ class Dataset:
     @cached_property
     def _hashes(self) -> RowHashes:
         """Read when the first record asks for a row that is not in its place."""
-        return RowHashes(fingerprint_dataset(self.path, with_row_hashes=True).row_hashes)
+        return RowHashes(fingerprint_dataset(self.path, with_index=True).row_hashes)
 
     def _index_by_place(self, stored: StoredLine, index: object) -> int:
         if isinstance(index, int) and index in self:
             return index
         rows = "other rows" if self.is_materialized else f"the rows 0 to {len(self) - 1}"
-        raise RowNotFoundError(f"{stored.place} was made of row {index!r}; {self.path} has {rows}. {_REMEDY}{_HINT}")
+        raise RowNotFoundError(
+            f"{stored.place} is a rollout of row {index!r}; {self.path} has {rows}. {_REMEDY}{_HINT}"
+        )
 
     def _index_by_prompt(self, stored: StoredLine) -> int:
         digest = prompt_digest(stored.record)
@@ -192,7 +193,7 @@ class Dataset:
         if len(found) != 1:
             which = f"rows {', '.join(map(str, found))}" if found else "no row"
             raise StoredRolloutsError(
-                f"{stored.place} has no `{TASK_INDEX_FIELD}` that tells which row it was made of, and its prompt, "
+                f"{stored.place} has no `{TASK_INDEX_FIELD}` that names its row, and its prompt, "
                 f"`responses_create_params`, is that of {which} of {self.path}; expected exactly one. {_REMEDY}"
             )
         self.matched_by_prompt += 1
@@ -200,7 +201,7 @@ class Dataset:
 
     @cached_property
     def _by_prompt(self) -> dict[bytes, list[int]]:
-        """The rows that have each prompt, read when the first record asks for it."""
+        """The indices of the rows with each prompt. Read when a record without an index is looked up."""
         found: dict[bytes, list[int]] = {}
         for index in self._indices():
             digest = prompt_digest(_parsed(self.line(index)) or {})
@@ -210,7 +211,7 @@ class Dataset:
 
 
 class KnownRows(NamedTuple):
-    """The rows of a dataset that records were made of as they are."""
+    """The rows of a dataset that are unchanged since records were collected from them."""
 
     is_known: bytearray
     """For each row, 1 if some record has its hash."""
@@ -219,16 +220,16 @@ class KnownRows(NamedTuple):
 
 
 class ChangedRows:
-    """Finds rows also if they were edited since: one whose hash is nowhere in the dataset is taken for the row at its
-    index, unless that is known to be another."""
+    """Finds rows that were edited since. A record whose hash is not in the dataset belongs to the row at its index,
+    unless other records have that row's hash."""
 
     def __init__(self, dataset: Dataset, rollouts: Path) -> None:
         self._dataset, self._rollouts = dataset, rollouts
         self.count = 0
-        """How many records are of a row that has changed."""
+        """Number of records whose row has changed."""
 
     def index_of(self, stored: StoredLine) -> int:
-        """As that of the dataset. Raises RolloutError if the row was removed, or cannot be told from others."""
+        """Like `Dataset.index_of`. Raises RolloutError if the row was removed or cannot be identified."""
         try:
             return self._dataset.index_of(stored)
         except RowNotFoundError:
@@ -247,7 +248,7 @@ class ChangedRows:
         return int(index)
 
     def _not_found(self, stored: StoredLine, found: str) -> RolloutError:
-        what = f"{stored.place} was made of row {task_index_of(stored.record)!r}, which is not in {self._dataset.path}"
+        what = f"{stored.place} is a rollout of row {task_index_of(stored.record)!r}, not in {self._dataset.path}"
         remedy = "Add the row as it was to the dataset, or remove the record."
         return RolloutError("input", f"{what}: {found}. {remedy}", retryable=False)
 
@@ -257,7 +258,7 @@ class ChangedRows:
 
     @cached_property
     def _known(self) -> KnownRows:
-        """Read when the first record asks for a row that is not in the dataset."""
+        """Read when the first row is not found by its hash."""
         is_known, has_moved = bytearray(len(self._dataset)), False
         for stored in self._all_records():
             found = self._dataset.index_by_hash(stored.record)
@@ -267,7 +268,7 @@ class ChangedRows:
         return KnownRows(is_known, has_moved)
 
     def _all_records(self) -> Iterator[StoredLine]:
-        """Those of the file and of the one beside it: of an output its failures, of failures the output."""
+        """Yield the records of the file and of its sibling: the failures of an output, or the output of failures."""
         beside = scored_path(self._rollouts) or failures_path(self._rollouts)
         for path in (self._rollouts, beside):
             if path.exists():
@@ -275,7 +276,7 @@ class ChangedRows:
 
 
 def _offsets(file: IO[bytes]) -> "array[int]":
-    """Where each row is."""
+    """Return the offset of each row."""
     found, offset = array("Q"), 0
     for line in file:
         if line.strip():
@@ -285,7 +286,7 @@ def _offsets(file: IO[bytes]) -> "array[int]":
 
 
 def _offsets_by_task(file: IO[bytes]) -> dict[int, int] | None:
-    """Where the first row of each task is; None if the rows do not name their rollouts."""
+    """Return the offset of the first row of each task; None if the rows have no rollout index."""
     first = _parsed(file.readline()) or {}
     file.seek(0)
     if ROLLOUT_INDEX_KEY_NAME not in first or task_index_of(first) is None:

@@ -4,11 +4,12 @@ token samples for reinforcement learning.
 Every rollout is used, or dropped for one reason that is counted."""
 
 import math
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, Self
+from typing import IO, Any, Literal, NamedTuple, Self, TypeVar
 
 import orjson
 from pydantic import Field, ValidationError, model_validator
@@ -21,22 +22,27 @@ from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.stored_tokens import read_record
 from nemo_gym.participants import ENVIRONMENT, HARNESS, POLICY, USER, policy_records
 from nemo_gym.rollouts.store import StoredLine, StoredRolloutsError, export_path, read_rollouts
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
 from nemo_gym.training.samples import VIEWS, TrainingSample, group_advantages, reward_of, samples_of
+from nemo_gym.training.token_file import StoredSegment, segments_of, token_restorer, write_tokens
 from nemo_gym.training.token_traces import TokenTraceError
 
+T = TypeVar("T")
+Advantages = dict[tuple[int, str], float]
+"""By the offset of the record and the policy."""
 Reasoning = Literal["field", "think", "drop"]
-"""Where a model's thoughts go: into `reasoning_content`, into the text between <think> tags, or nowhere."""
+"""Put a model's thoughts into `reasoning_content`, into the text between <think> tags, or nowhere."""
 
 
 class NotChatError(GymError):
-    """Something that no chat message can say."""
+    """An item that cannot be expressed as a chat message."""
 
 
 def chat_messages(items: Iterable[JsonObject], *, reasoning: Reasoning) -> list[JsonObject]:
-    """The messages that say what the items say. All that the model gives in one turn becomes one message."""
+    """Convert items to chat messages. All that the model produced in one turn becomes one message."""
     messages: list[JsonObject] = []
     for item in items:
         kind = item.get("type", "message")
@@ -47,12 +53,12 @@ def chat_messages(items: Iterable[JsonObject], *, reasoning: Reasoning) -> list[
         else:
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": None})
-            _say(messages[-1], kind, item, reasoning)
+            _add_item(messages[-1], kind, item, reasoning)
     return messages
 
 
 def chat_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
-    """The function tools as a chat request lists them."""
+    """Convert function tools to the form of a chat request."""
     return [
         {
             "type": "function",
@@ -63,8 +69,8 @@ def chat_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
     ]
 
 
-def _say(message: JsonObject, kind: str, item: JsonObject, reasoning: Reasoning) -> None:
-    """Add what the model did to its message."""
+def _add_item(message: JsonObject, kind: str, item: JsonObject, reasoning: Reasoning) -> None:
+    """Add an item of the model to its message."""
     if kind == "function_call":
         function = {"name": item["name"], "arguments": item["arguments"]}
         call = {"id": item["call_id"], "type": "function", "function": function}
@@ -90,13 +96,13 @@ def _say(message: JsonObject, kind: str, item: JsonObject, reasoning: Reasoning)
 
 
 def _thought(item: JsonObject) -> str:
-    """The reasoning in full if the record has it, else its summary."""
+    """Return the full reasoning if the record has it, else its summary."""
     whole = "".join(part.get("text", "") for part in item.get("content") or ())
     return whole or "".join(part["text"] for part in item["summary"])
 
 
 def _content(content: str | list[JsonObject]) -> str | list[JsonObject]:
-    """Plain text if that is all there is."""
+    """Return plain text if all parts are text, else the converted parts."""
     if isinstance(content, str):
         return content
     parts = [_part(part) for part in content]
@@ -115,7 +121,7 @@ def _part(part: JsonObject) -> JsonObject:
 
 @dataclass(slots=True)
 class ExportReport:
-    """What became of every rollout: all that were read are used or dropped."""
+    """Counts of used and dropped rollouts. Every rollout that was read is one of the two."""
 
     read: int = 0
     used: int = 0
@@ -132,16 +138,8 @@ class ExportReport:
 
 
 def token_samples(rollouts: Path, trainer: str, report: ExportReport) -> Iterator[JsonObject]:
-    """The lines for a trainer. The file is read twice: advantages need the rewards of all rollouts of a task."""
-    advantages = _advantages(rollouts)
-    for stored in read_rollouts(rollouts):
-        report.read += 1
-        try:
-            samples = _samples(stored, advantages)
-        except TokenTraceError as error:
-            report.dropped[str(error)] += 1
-            continue
-        report.used += 1
+    """The lines for a trainer."""
+    for stored, samples in _rollouts_with_tokens(rollouts, report, _samples):
         for policy, sample in samples:
             yield {
                 TASK_INDEX_FIELD: task_index_of(stored.record),
@@ -153,14 +151,48 @@ def token_samples(rollouts: Path, trainer: str, report: ExportReport) -> Iterato
             }
 
 
-def _samples(stored: StoredLine, advantages: dict[tuple[int, str], float]) -> list[tuple[str, TrainingSample]]:
+def token_segments(rollouts: Path, report: ExportReport) -> Iterator[StoredSegment]:
+    """The rows for a file of tokens."""
+    for _, segments in _rollouts_with_tokens(rollouts, report, _segments):
+        report.examples += len(segments)
+        yield from segments
+
+
+def _rollouts_with_tokens(
+    rollouts: Path, report: ExportReport, convert: "Callable[[StoredLine, Advantages], list[T]]"
+) -> Iterator[tuple[StoredLine, list[T]]]:
+    """Convert each rollout. The file is read twice: advantages need all rewards of a task."""
+    advantages, restored = _advantages(rollouts), token_restorer(rollouts)
+    for stored in read_rollouts(rollouts):
+        report.read += 1
+        try:
+            converted = convert(stored._replace(record=restored(stored.record)), advantages)
+        except TokenTraceError as error:
+            report.dropped[str(error)] += 1
+            continue
+        report.used += 1
+        yield stored, converted
+
+
+def _segments(stored: StoredLine, advantages: Advantages) -> list[StoredSegment]:
+    if any((stored.offset, policy) not in advantages for policy in _policies(stored.record)):
+        raise TokenTraceError("no scored rollout")
+    segments = [
+        replace(segment, advantage=advantages[stored.offset, segment.policy]) for segment in segments_of(stored.record)
+    ]
+    if not segments:
+        raise TokenTraceError("no sampled tokens")
+    return segments
+
+
+def _samples(stored: StoredLine, advantages: Advantages) -> list[tuple[str, TrainingSample]]:
     """The samples of every policy of a rollout, with its name."""
     samples: list[tuple[str, TrainingSample]] = []
     for policy, part in _policies(stored.record).items():
         if (stored.offset, policy) not in advantages:
             raise TokenTraceError("no scored rollout")
         advantage = advantages[stored.offset, policy]
-        samples += [(policy, sample) for sample in samples_of(part, advantage=advantage)]
+        samples += [(policy, sample) for sample in samples_of(part, advantage=advantage, rollout=stored.record)]
     if not samples:
         raise TokenTraceError("no sampled tokens")
     return samples
@@ -170,7 +202,7 @@ def _policies(record: JsonObject) -> dict[str, JsonObject]:
     return policy_records(record) if "response" in record else {POLICY: record}
 
 
-def _advantages(rollouts: Path) -> dict[tuple[int, str], float]:
+def _advantages(rollouts: Path) -> Advantages:
     """The advantage of each policy of the record at each offset, among the rollouts of the task by the same policy."""
     groups: dict[tuple[Any, str], list[tuple[int, float]]] = defaultdict(list)
     for stored in read_rollouts(rollouts, warn=False):
@@ -190,8 +222,9 @@ def _advantages(rollouts: Path) -> dict[tuple[int, str], float]:
     }
 
 
+FILE_FORMATS = ("arrow", "parquet")
 ROUNDING = 1e-9
-"""0.7 is not quite 0.5 more than 0.2."""
+"""Tolerance for floats: 0.7 - 0.2 is slightly less than 0.5."""
 
 
 class ExportConfig(CommandConfig):
@@ -202,13 +235,16 @@ class ExportConfig(CommandConfig):
     """
 
     rollouts_jsonl_fpath: str
-    """What `ng_collect_rollouts` wrote."""
+    """The output of `ng_collect_rollouts`."""
 
     output_jsonl_fpath: str
     """Output file for the training data."""
 
-    format: Literal["sft", "dpo", "nemo_rl", "verl", "skyrl", "slime", "trl"] = "sft"
-    """sft: `messages` and `tools`. dpo: `prompt`, `chosen`, `rejected` and `tools`, the best and worst of a task. The
+    format: Literal[
+        "sft", "dpo", "nemo_rl", "verl", "skyrl", "slime", "trl", "tinker", "prime_rl", "areal", "arrow", "parquet"
+    ] = "sft"
+    """sft: `messages` and `tools`. dpo: `prompt`, `chosen`, `rejected` and `tools`, the best and worst of a task.
+    arrow, parquet: one row with the tokens of each segment, as `+tokens_output` writes them, and the advantage. The
     others: a `sample` with token ids, loss mask and log-probs as that trainer takes it, and the `advantage` in the
     group of its task; one line for each segment of every scored rollout."""
 
@@ -233,7 +269,7 @@ class ExportConfig(CommandConfig):
     @model_validator(mode="after")
     def _options_fit_the_format(self) -> Self:
         given = self.model_fields_set & {"select", "min_reward", "min_gap", "reasoning", "include_incomplete"}
-        if self.format in VIEWS and given:
+        if self.format not in ("sft", "dpo") and given:
             raise ValueError(f"{sorted(given)[0]} is for sft and dpo; {self.format} takes every scored rollout")
         return self
 
@@ -243,7 +279,7 @@ class ExportConfig(CommandConfig):
 
 
 class DroppedError(GymError):
-    """A rollout is of no use, for the reason given."""
+    """A rollout is dropped; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,17 +292,17 @@ class Conversation:
     """Under the key `tools`, if there are any."""
     reward: float
     task: int | bytes
-    """What rollouts of the same row share: its index, or if the record lacks it what identifies the prompt."""
+    """Shared by rollouts of the same row: its index or, if the record has none, the hash of the prompt."""
 
     @classmethod
     def of(cls, record: dict[str, Any], config: ExportConfig) -> "Conversation":
-        """From a record. DroppedError says why not."""
+        """Read a record. Raises DroppedError with the reason if it cannot be used."""
         try:
             rollout = StoredRollout.model_validate(record)
         except ValidationError as error:
             raise DroppedError("no scored rollout") from error
         try:
-            prompt = chat_messages(_asked(record["responses_create_params"]), reasoning=config.reasoning)
+            prompt = chat_messages(_asked(_request(record)), reasoning=config.reasoning)
             answer = chat_messages(_until_last_policy_item(record["response"]["output"]), reasoning=config.reasoning)
         except NotChatError as error:
             raise DroppedError(f"not expressible in chat: {error}") from error
@@ -276,7 +312,7 @@ class Conversation:
             raise DroppedError("incomplete")
         index = task_index_of(record)
         task = rollout.responses_create_params.digest if index is None else index
-        tools = chat_tools(record["responses_create_params"].get("tools") or ())
+        tools = chat_tools(_request(record).get("tools") or ())
         return cls(prompt, answer, {"tools": tools} if tools else {}, rollout.reward, task)
 
     def sft(self) -> JsonObject:
@@ -286,6 +322,14 @@ class Conversation:
         return {"prompt": self.prompt, "chosen": self.answer, "rejected": rejected.answer, **self.tools}
 
 
+def _request(record: JsonObject) -> JsonObject:
+    """Return the request to the model; of a harness, its own first request."""
+    harness = record["response"].get("harness")
+    sent = harness.get("request") if isinstance(harness, dict) else None
+    request: JsonObject = record["responses_create_params"]
+    return {**request, **sent} if isinstance(sent, dict) else request
+
+
 def _asked(prompt: JsonObject) -> list[JsonObject]:
     instructions, asked = prompt.get("instructions"), prompt["input"]
     start = [{"role": "system", "content": instructions}] if instructions else []
@@ -293,7 +337,7 @@ def _asked(prompt: JsonObject) -> list[JsonObject]:
 
 
 def _until_last_policy_item(output: list[JsonObject]) -> list[JsonObject]:
-    """The main conversation up to the last item of the policy, without the threads of sub-agents."""
+    """Return the main conversation up to the last item of the policy, without the threads of sub-agents."""
     items = [item for item in output if not item.get("thread")]
     while items and items[-1].get("produced_by") in (USER, ENVIRONMENT):
         items.pop()
@@ -305,7 +349,7 @@ def _is_final(message: JsonObject) -> bool:
 
 
 class Candidate(NamedTuple):
-    """A rollout to choose. Of equal rewards the first repeat is the better one, whatever the order in the file."""
+    """A rollout to choose from. Among equal rewards the first repeat wins, in any order of the file."""
 
     reward: float
     minus_repeat: int
@@ -328,17 +372,33 @@ def export_rollouts(config: ExportConfig) -> ExportReport:
     rollouts, output = find(config.rollouts_jsonl_fpath, what="file of rollouts"), Path(config.output_jsonl_fpath)
     check_writable(output, overwrite=config.overwrite, sources=(rollouts,))
     report = ExportReport()
+    if config.format in FILE_FORMATS:
+        _export_tokens(rollouts, output, config, report)
+        write_json(export_path(output), report.as_json())
+        return report
     with atomic_write(output) as file:
         for example in _examples(rollouts, config, report):
             file.write(orjson.dumps(example) + b"\n")
             report.examples += 1
         if not report.examples:
-            reasons = ", ".join(f"{reason} ({count})" for reason, count in report.dropped.most_common())
-            raise StoredRolloutsError(
-                f"None of the {report.read} rollouts in {rollouts} can be used. Dropped as: {reasons or 'nothing'}."
-            )
+            raise _nothing_to_export(rollouts, report)
     write_json(export_path(output), report.as_json())
     return report
+
+
+def _export_tokens(rollouts: Path, output: Path, config: ExportConfig, report: ExportReport) -> None:
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        written = Path(folder) / f"tokens.{config.format}"
+        if not write_tokens(written, token_segments(rollouts, report)):
+            raise _nothing_to_export(rollouts, report)
+        written.replace(output)
+
+
+def _nothing_to_export(rollouts: Path, report: ExportReport) -> StoredRolloutsError:
+    reasons = ", ".join(f"{reason} ({count})" for reason, count in report.dropped.most_common())
+    return StoredRolloutsError(
+        f"None of the {report.read} rollouts in {rollouts} can be used. Dropped as: {reasons or 'nothing'}."
+    )
 
 
 def _examples(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[JsonObject]:
@@ -370,7 +430,7 @@ def _examples(rollouts: Path, config: ExportConfig, report: ExportReport) -> Ite
 
 
 def _pair(file: IO[bytes], task: _Task, config: ExportConfig) -> JsonObject:
-    """The best and the worst rollout of a task, if they are far enough apart."""
+    """Return the best and the worst rollout of a task as a pair. Raises DroppedError if they are too close."""
     if task.rollouts == 1:
         raise DroppedError("the only rollout of its task")
     if config.least_reward is not None and task.best.reward < config.least_reward:
@@ -385,11 +445,11 @@ def _pair(file: IO[bytes], task: _Task, config: ExportConfig) -> JsonObject:
 
 def _read(file: IO[bytes], candidate: Candidate, config: ExportConfig) -> Conversation:
     file.seek(-candidate.minus_offset)
-    return Conversation.of(orjson.loads(file.readline()), config)
+    return Conversation.of(read_record(file.readline()), config)
 
 
 def _usable(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[tuple[Conversation, Candidate]]:
-    """The rollouts that can be used at all. For pairs, low rewards are usable too."""
+    """Yield the rollouts that can be used. For pairs, low rewards are usable too."""
     least = config.least_reward if config.format == "sft" else None
     for stored in read_rollouts(rollouts):
         report.read += 1

@@ -1,6 +1,6 @@
 """Verify stored rollouts again with the current verifier, and report changed rewards. No model is called.
 
-The same completes rollouts out of a file of failures: those that failed after the model had answered."""
+It also completes rollouts from a `_failures` file that failed after the model had answered."""
 
 import asyncio
 import time
@@ -30,6 +30,7 @@ from nemo_gym.errors import Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject, type_of
 from nemo_gym.llm_api.builders import response_of, tool_output
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.stored_tokens import encode_stored
 from nemo_gym.participants import ENVIRONMENT, USER
 from nemo_gym.rollouts.attempts import parse_scored
 from nemo_gym.rollouts.store import StoredLine, failures_path, read_records, read_rollouts, scored_path
@@ -37,7 +38,7 @@ from nemo_gym.rollouts.types import (
     METADATA_FIELDS,
     REPEAT_INDEX_KEY_NAME,
     ROW_HASH_KEY_NAME,
-    RowId,
+    RowKey,
     add_row_fields,
     hash_row,
     task_index_of,
@@ -61,7 +62,7 @@ class Verified(NamedTuple):
     tool_outputs: list[str]
     """The replies of the tools, call by call."""
     seconds: float
-    """How long verifying took, without what came before."""
+    """Time of the verification itself, without the calls before it."""
 
 
 async def verified(
@@ -74,14 +75,14 @@ async def verified(
     timeout_s: float,
     what: str,
 ) -> Verified:
-    """In a session of its own: seed it with the row, make the calls, and have the response to them verified."""
+    """Open a session with the row, make the calls, and verify the response to them."""
     jar, outputs = CookieJar(), []
     async with timeout(timeout_s, what=what), client.sessions(jar):
         await client.call(environment, "/seed_session", encode(row), answer=ServerReply, cause="environment", jar=jar)
         for call in calls:
             own = jar if not call.participant else CookieJar({**jar, PARTICIPANT_COOKIE: call.participant})
             reply = await client.send(environment, call.name, call.request.encode(), cause="tool", jar=own)
-            outputs.append(reply.text())
+            outputs.append(reply.text)
         body, started = encode({**row, "response": response(outputs)}), time.perf_counter()
         reply = await client.call(
             environment, "/verify", body, answer=ServerReply, cause="verifier", jar=jar, ends_session=True
@@ -99,7 +100,7 @@ async def verify_items(
     timeout_s: float,
     what: str,
 ) -> Verified:
-    """Have output items verified, each tool call that the row allows followed by what the tool replies now."""
+    """Verify output items. Each tool call that the row allows is made, and its current reply follows it."""
     offered = offered_tools(row["responses_create_params"].get("tools"))
     made = [item for item in items if item["type"] == _CALL and item["name"] in offered]
 
@@ -167,8 +168,8 @@ def _tool_calls(participant: _Participant, items: list[JsonObject]) -> Iterator[
 
 
 def _outputs_of_calls(items: list[JsonObject]) -> dict[int, str]:
-    """By the place of each call that was made, its output. Endpoints may use an id again, also within a reply, so
-    outputs belong, in their order, to the nearest calls before them that have their id and no output yet."""
+    """Map the position of each call to its output. Endpoints may reuse an id, also within a reply, so outputs
+    belong, in order, to the nearest calls before them that have their id and no output yet."""
     waiting: defaultdict[str, list[int]] = defaultdict(list)
     found: dict[int, str] = {}
     relevant = [(place, item) for place, item in enumerate(items) if type_of(item) in (_CALL, _OUTPUT)]
@@ -188,7 +189,7 @@ def _outputs_of_calls(items: list[JsonObject]) -> dict[int, str]:
 
 
 def _next_message(row: JsonObject, record: JsonObject, participants: list[_Participant], turn: int) -> Iterator[Call]:
-    """The call of `next_message` after a turn, if there was one."""
+    """Yield the call of `next_message` after a turn, if there was one."""
     response = record["response"]
     found = [(each, item) for each in participants for item in each.items if item.get("turn") == turn]
     replies = [item["content"] for _, item in found if item["produced_by"] == ENVIRONMENT]
@@ -227,7 +228,7 @@ SHOWN_CHANGES = 10
 _INDICES = frozenset((TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME))
 
 EnvironmentOf = Callable[[Mapping[str, Any]], str]
-"""Tells the name of the environment that a row is for."""
+"""Returns the name of the environment of a row."""
 
 
 class ReverifyConfig(CommandConfig):
@@ -290,7 +291,7 @@ class Rescored(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A reward that moved. The larger change sorts first."""
+    """A changed reward. The larger change sorts first."""
 
     minus_size: float
     task_index: int
@@ -301,7 +302,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class ReverifyReport:
-    """What moved."""
+    """Counts of a reverification, and the largest changes."""
 
     tolerance: float
     rescored: int = 0
@@ -327,7 +328,7 @@ class ReverifyReport:
 
     @property
     def unconfirmed(self) -> int:
-        """How many rollouts were not found to have the reward they had."""
+        """Number of rollouts whose reward changed or could not be computed."""
         return self.up + self.down + self.failed.total()
 
     def add(self, rescored: Rescored, *, task_index: int, repeat_index: int) -> None:
@@ -396,8 +397,8 @@ async def reverify_rollouts(
 
 
 def metadata_of(record: Mapping[str, Any]) -> JsonObject:
-    """What the collector added to a record, or would have added if the rollout had not failed, but for the fields of
-    its row."""
+    """Return the fields that the collector adds to a record, except those of its row. A failure gets the same
+    fields as a scored record."""
     of_row = record["row"].keys() - METADATA_FIELDS - _INDICES if is_failure(record) else record.get(ROW_FIELDS) or ()
     metadata = {name: value for name, value in record.items() if name.startswith("_") and name not in of_row}
     metadata.pop(ROW_FIELDS, None)
@@ -407,17 +408,17 @@ def metadata_of(record: Mapping[str, Any]) -> JsonObject:
 
 
 def row_metadata(record: Mapping[str, Any], dataset: Dataset, index: int) -> JsonObject:
-    """The index that a record has, so that it still means one row in all of the output, and the hash of the row that
-    it is verified with."""
+    """Return the task index of a record, unchanged so that it names one row in all of the output, and the hash of the
+    row that it is verified with."""
     task_index = task_index_of(record)
     metadata: JsonObject = {TASK_INDEX_FIELD: index if task_index is None else task_index}
     return metadata if dataset.is_materialized else {**metadata, ROW_HASH_KEY_NAME: hash_row(dataset.line(index))}
 
 
 def rescored_line(found: Rescored, metadata: JsonObject, row: bytes) -> bytes:
-    """The record as the collector writes it, with the fields of its row."""
+    """Return the record as the collector writes it, with the fields of its row."""
     reply = {name: value for name, value in found.record.items() if name not in METADATA_FIELDS | metadata.keys()}
-    record = orjson.dumps(reply)
+    record = encode_stored(reply)
     if not wants_no_row_fields(found.record):
         record = add_row_fields(record, reply.keys() | metadata.keys(), row)
     changes = {OLD_REWARD_KEY_NAME: found.old, TOOL_OUTPUTS_CHANGED_KEY_NAME: found.tool_outputs_changed}
@@ -425,16 +426,16 @@ def rescored_line(found: Rescored, metadata: JsonObject, row: bytes) -> bytes:
 
 
 def completable(path: Path, report: ReverifyReport) -> Iterator[StoredLine]:
-    """The records of a file: of scored rollouts all, of failures the last attempt with a response at each rollout that
-    has not been scored since."""
-    offset_of: dict[RowId, int | None] = {}
+    """Yield the records to verify: all scored rollouts and, of a `_failures` file, the last attempt with a response
+    for each rollout that has not been scored since."""
+    offset_of: dict[RowKey, int | None] = {}
     for stored in read_records(path):
-        row_id = _row_id(stored.record)
-        if row_id is not None and is_failure(stored.record):
+        key = _row_key(stored.record)
+        if key is not None and is_failure(stored.record):
             answered = stored.record.get("response") is not None
-            offset_of[row_id] = stored.offset if answered else offset_of.get(row_id)
-    for row_id in _scored_ids(path) if offset_of else ():
-        offset_of.pop(row_id, None)
+            offset_of[key] = stored.offset if answered else offset_of.get(key)
+    for key in _scored_keys(path) if offset_of else ():
+        offset_of.pop(key, None)
     offsets = set(offset_of.values())
     report.unusable = sum(offset is None for offset in offset_of.values())
     for stored in read_rollouts(path):
@@ -449,18 +450,18 @@ def is_failure(record: Mapping[str, Any]) -> bool:
     return "cause" in record and "reward" not in record and isinstance(record.get("row"), dict)
 
 
-def _scored_ids(failures: Path) -> set[RowId]:
-    """What the output beside a file of failures contains."""
+def _scored_keys(failures: Path) -> set[RowKey]:
+    """Return the keys of the rows in the output beside a `_failures` file."""
     output = scored_path(failures)
     if output is None or not output.exists():
         return set()
-    ids = (_row_id(stored.record) for stored in read_records(output))
-    return {row_id for row_id in ids if row_id is not None}
+    keys = (_row_key(stored.record) for stored in read_records(output))
+    return {key for key in keys if key is not None}
 
 
-def _row_id(record: Mapping[str, Any]) -> RowId | None:
+def _row_key(record: Mapping[str, Any]) -> RowKey | None:
     try:
-        return RowId(record[TASK_INDEX_FIELD], record[REPEAT_INDEX_KEY_NAME], record[ROW_HASH_KEY_NAME])
+        return record[TASK_INDEX_FIELD], record[REPEAT_INDEX_KEY_NAME], record[ROW_HASH_KEY_NAME]
     except KeyError:
         return None
 
@@ -468,7 +469,7 @@ def _row_id(record: Mapping[str, Any]) -> RowId | None:
 async def rescore(
     client: ServerClient, environment: str, row: JsonObject, stored: StoredLine, config: ReverifyConfig
 ) -> Rescored:
-    """Bring the environment into the state that the rollout left, and verify."""
+    """Restore the environment's state by repeating the tool calls, and verify."""
     record = stored.record
     kind = StoredFailure if is_failure(record) else StoredRollout
     try:
@@ -490,7 +491,7 @@ async def rescore(
 
 
 def environment_finder(config: ReverifyConfig, settings: "DictConfig") -> EnvironmentOf:
-    """How to tell the environment of a row: as the command says, as the row's agent does, or the only one there is."""
+    """Return a function that names the environment of a row: from the command, from its agent, or the only one."""
     from nemo_gym.config.loading import get_first_server_config_dict, server_instances
 
     @cache
@@ -500,7 +501,7 @@ def environment_finder(config: ReverifyConfig, settings: "DictConfig") -> Enviro
             if len(names) == 1:
                 return names[0]
             found = ", ".join(names)
-            raise ConfigError(f"Which environment is to verify? Give +resources_server_name, one of: {found}.")
+            raise ConfigError(f"The config has several environments. Give +resources_server_name, one of: {found}.")
         try:
             return str(get_first_server_config_dict(settings, agent)["resources_server"]["name"])
         except (KeyError, TypeError) as error:

@@ -1,6 +1,6 @@
-"""Try a verifier with answers that are right, wrong or hostile, and count what it does. No model is asked.
+"""Test a verifier with generated answers, correct, wrong and adversarial, and count its verdicts. No model is called.
 
-Every made-up response is verified twice, each time in a session of its own that is brought there by its tool calls.
+Every generated response is verified twice, each time in a new session in which its tool calls are made first.
 """
 
 import logging
@@ -49,26 +49,26 @@ UNUSUAL_ARGUMENTS = ("{not json", "[]", '"text"', "", '{"unheard_of": null}', '{
 
 
 class Probe(NamedTuple):
-    """A made-up response."""
+    """A generated response."""
 
     name: str
     items: Items
     may_be_right: bool = False
-    """Whether a verifier may well give it the full reward."""
+    """True if the full reward for it is not an error."""
 
 
 class Gold(NamedTuple):
-    """A right answer, in one of the forms that a verifier may want it in."""
+    """A correct answer, in one of the formats that a verifier may expect."""
 
     items: Items
     bare: str | None = None
-    """The answer without its form, where that is known."""
+    """The answer without its format, if known."""
 
 
 def guessed_golds(row: JsonObject) -> list[Gold]:
-    """The answer that a row expects, in the usual forms, by the fields that usually hold it; none if there is none.
+    """Guess the expected answer of a row from the usual fields, in the usual formats; empty if there is none.
 
-    A row that was made from a seed may bring its `gold_response`: what to say, or the output items.
+    A generated row may have a `gold_response`: a text, or output items.
     """
     written = row.get("gold_response")
     if isinstance(written, str | list):
@@ -84,7 +84,7 @@ def guessed_golds(row: JsonObject) -> list[Gold]:
 
 
 def probes(row: JsonObject) -> list[Probe]:
-    """Replies that are wrong for every row."""
+    """Return responses that are wrong for every row."""
     options = _option_letters(row)
     return [
         Probe(EMPTY, []),
@@ -101,10 +101,11 @@ def probes(row: JsonObject) -> list[Probe]:
     ]
 
 
-def probes_around(gold: Gold | None, other: Gold | None = None) -> list[Probe]:
-    """What is near the right answer but is not it, or not in its form; without one, what remains of that.
+def probes_near(gold: Gold | None, other: Gold | None = None) -> list[Probe]:
+    """Return responses that resemble the correct answer, or have another format. Without a correct answer, only those
+    that need none.
 
-    `other` is the right answer of another row.
+    `other` is the correct answer of another row.
     """
     items = [] if gold is None else gold.items
     text = "\n".join(content_text(item.get("content")) for item in items if item["type"] == "message")
@@ -136,7 +137,7 @@ def probes_around(gold: Gold | None, other: Gold | None = None) -> list[Probe]:
 
 
 def prompt_text(row: JsonObject) -> str:
-    """All that the prompt says."""
+    """Return all texts of the prompt."""
     prompt = row["responses_create_params"]["input"]
     if isinstance(prompt, str):
         return prompt
@@ -157,7 +158,7 @@ def _garbage_calls(row: JsonObject) -> Iterable[JsonObject]:
 
 
 def _steps(items: Items) -> Items:
-    """The items or, if a single text is all there is, its halves."""
+    """Return the items or, for a single text, its two halves."""
     if len(items) != 1 or items[0]["type"] != "message":
         return items
     text = content_text(items[0].get("content"))
@@ -166,7 +167,7 @@ def _steps(items: Items) -> Items:
 
 
 def _mutated(items: Items) -> Items:
-    """The last item that says something says something else."""
+    """Change the last item that has text or arguments."""
     for place in range(len(items) - 1, -1, -1):
         changed = _changed_item(items[place])
         if changed != items[place]:
@@ -181,7 +182,7 @@ def _changed_item(item: JsonObject) -> JsonObject:
 
 
 def changed_text(text: str, *, only_digits: bool = False) -> str:
-    """The text with its last digit changed or, if it has none and that will do, its last letter."""
+    """Change the last digit of a text or, without `only_digits`, its last letter if it has no digit."""
     for kind in (r"[0-9]",) if only_digits else (r"[0-9]", r"[A-Za-z]"):
         found = list(re.finditer(kind, text))
         if found:
@@ -197,8 +198,8 @@ def _next(character: str) -> str:
 logger = logging.getLogger(__name__)
 
 GOLD = "gold"
-MADE_ANEW = frozenset(("id", "call_id", "created_at"))
-"""What may differ between two verifications of the same: a judge's response has a new one each time."""
+NEW_EACH_TIME = frozenset(("id", "call_id", "created_at"))
+"""Fields that may differ between two verifications: each response of a judge has new ids."""
 
 
 class CheckVerifierConfig(CommandConfig):
@@ -231,17 +232,17 @@ class CheckVerifierConfig(CommandConfig):
 
 
 @dataclass(slots=True)
-class Figures:
+class ProbeStats:
     """The results of one kind of response, over all rows."""
 
     may_be_right: bool
     rows: int = 0
     full: int = 0
-    """Rows in which it had the full reward."""
+    """Rows in which this kind of response got the full reward."""
     varied: int = 0
-    """Rows in which it did not have the same result twice."""
+    """Rows in which two verifications had different results."""
     failed: Counter[str] = field(default_factory=Counter)
-    """Rows in which it had no result, by cause."""
+    """Rows in which verification failed, by cause."""
 
 
 @dataclass(slots=True)
@@ -252,15 +253,15 @@ class VerifierReport:
     rows: int = 0
     rows_with_gold: int = 0
     false_negatives: int = 0
-    """Rows whose right answer has less than the full reward."""
+    """Rows whose correct answer gets less than the full reward."""
     trivial_rows: int = 0
-    """Rows in which an empty output has the full reward. They tell nothing about false positives."""
+    """Rows in which an empty output has the full reward. They say nothing about false positives."""
     non_answers: int = 0
     false_positives: int = 0
-    kinds: dict[str, Figures] = field(default_factory=dict)
+    kinds: dict[str, ProbeStats] = field(default_factory=dict)
     latencies_ms: list[float] = field(default_factory=list)
     messages: dict[str, str] = field(default_factory=dict)
-    """One message for each kind that had no result."""
+    """One error message for each kind that failed."""
 
     @property
     def discriminates(self) -> bool:
@@ -276,18 +277,18 @@ class VerifierReport:
 
     @property
     def varied(self) -> int:
-        return sum(figures.varied for figures in self.kinds.values())
+        return sum(kind.varied for kind in self.kinds.values())
 
     @property
     def failed(self) -> Counter[str]:
-        return sum((figures.failed for figures in self.kinds.values()), Counter())
+        return sum((kind.failed for kind in self.kinds.values()), Counter())
 
     def latency_ms(self, percent: float) -> float | None:
-        """The given percentile of the latency of verifications."""
+        """Return a percentile of the latency of verifications."""
         return quantile(self.latencies_ms, percent / 100) if self.latencies_ms else None
 
     def as_json(self) -> JsonObject:
-        """The report as it is written down."""
+        """Return the report as JSON."""
         counts = {name: getattr(self, name) for name in ("environment", "rows", "rows_with_gold", "trivial_rows")}
         rates = {name: getattr(self, name) for name in ("discriminates", "false_negative_rate", "false_positive_rate")}
         latencies = {"latency_p50_ms": self.latency_ms(50), "latency_p99_ms": self.latency_ms(99)}
@@ -304,7 +305,7 @@ class Checked(NamedTuple):
 
 
 async def try_verifier(config: CheckVerifierConfig, client: ServerClient, checked: Checked) -> VerifierReport:
-    """Verify every made-up response to every row, one after the other so that latencies mean something."""
+    """Verify every generated response to every row, one after the other, so that latencies are comparable."""
     report, tools = VerifierReport(checked.name), await default_tools(client, checked.name)
     golds = [checked.golds_of(row) for row in checked.rows]
     for row, own in zip(checked.rows, golds, strict=True):
@@ -313,7 +314,7 @@ async def try_verifier(config: CheckVerifierConfig, client: ServerClient, checke
 
 
 def other_golds(own: list[Gold], golds: Iterable[list[Gold]]) -> list[Gold]:
-    """Return the forms of the first right answer that is not that of this row; none if all are the same."""
+    """Return the forms of the first correct answer of another row that differs from this row's; empty if none does."""
     return next((other for other in golds if other and other[0].items not in [gold.items for gold in own]), [])
 
 
@@ -327,7 +328,7 @@ class _RowCheck:
     async def run(self, golds: list[Gold], others: list[Gold]) -> None:
         self.report.rows += 1
         gold = await self._best(golds) if golds else None
-        tried = [*probes(self.row), *probes_around(gold, _same_form(gold, golds, others))]
+        tried = [*probes(self.row), *probes_near(gold, _same_form(gold, golds, others))]
         scores_full = {probe.name: await self._scores_full(probe) for probe in tried}
         if scores_full[EMPTY]:
             self.report.trivial_rows += 1
@@ -337,7 +338,7 @@ class _RowCheck:
         self.report.false_positives += sum(scores_full[name] for name in non_answers)
 
     async def _best(self, golds: list[Gold]) -> Gold:
-        """The form of the right answer that scores best; it is the one that is counted."""
+        """Return the form of the correct answer that scores best, and count it."""
         rewards = [await self._reward_of(gold) if len(golds) > 1 else 0.0 for gold in golds]
         best = golds[rewards.index(max(rewards))]
         self.report.rows_with_gold += 1
@@ -351,22 +352,22 @@ class _RowCheck:
             return float("-inf")
 
     async def _scores_full(self, probe: Probe) -> bool:
-        """Verify twice, count what came of it, and tell whether it had the full reward."""
-        figures = self.report.kinds.setdefault(probe.name, Figures(probe.may_be_right))
-        figures.rows += 1
+        """Verify twice, count the results, and return True for the full reward."""
+        stats = self.report.kinds.setdefault(probe.name, ProbeStats(probe.may_be_right))
+        stats.rows += 1
         try:
             first, second = await self._verified(probe.items), await self._verified(probe.items)
         except RolloutError as error:
-            figures.failed[error.cause] += 1
+            stats.failed[error.cause] += 1
             self.report.messages.setdefault(probe.name, one_line(redact(str(error)))[:500])
             return False
-        figures.varied += _lasting(first) != _lasting(second)
+        stats.varied += _lasting(first) != _lasting(second)
         is_full = bool(max(first["reward"], second["reward"]) >= self.config.full_reward)
-        figures.full += is_full
+        stats.full += is_full
         return is_full
 
     async def _verified(self, items: Items) -> JsonObject:
-        """What the environment makes of a response, once the tools that it calls have answered."""
+        """Call the tools of a response, verify it, and return the record."""
         environment, timeout_s = self.report.environment, self.config.verify_timeout_s
         what = f"Checking '{environment}'"
         found = await verify_items(self.client, environment, self.row, items, timeout_s=timeout_s, what=what)
@@ -375,20 +376,20 @@ class _RowCheck:
 
 
 def _same_form(gold: Gold | None, golds: list[Gold], others: list[Gold]) -> Gold | None:
-    """The other row's answer in the form in which this row's answer scores best."""
+    """Return the other row's answer in the form in which this row's answer scores best."""
     place = golds.index(gold) if gold else 0
     return others[place] if place < len(others) else None
 
 
 def _lasting(value: Any) -> Any:
-    """What has to be the same when the same is verified again."""
+    """Remove the fields that may differ between two verifications of the same response."""
     if isinstance(value, Mapping):
-        return {key: _lasting(inner) for key, inner in value.items() if key not in MADE_ANEW}
+        return {key: _lasting(inner) for key, inner in value.items() if key not in NEW_EACH_TIME}
     return [_lasting(inner) for inner in value] if isinstance(value, list) else value
 
 
 def environments_to_check(config: CheckVerifierConfig, settings: "DictConfig") -> list[Checked]:
-    """The environments that the command means, each with its rows."""
+    """Return the environments to check, each with its rows."""
     instances = server_instances(settings)
     environments = {one.name: one for one in instances if one.server_type == "resources_servers"}
     chosen = [config.resources_server] if config.resources_server else list(environments)
@@ -415,17 +416,18 @@ def _rows(file: str) -> Iterator[JsonObject]:
             row = orjson.loads(line)
             BaseRunRequest.model_validate(row)
         except ValueError as error:
-            raise ConfigError(f"{file}:{number} is no row: {error}") from error
+            raise ConfigError(f"{file}:{number} is not a row: {error}") from error
         yield row
 
 
 def gold_finder(environment: ServerSpec) -> Callable[[JsonObject], list[Gold]]:
-    """How an environment says what is right. One that cannot be imported here, for it runs elsewhere, does not say."""
+    """Return a function that finds the correct answers of a row: the environment's own `gold_response`, or guesses
+    if its code cannot be imported."""
     try:
         kind = load_server_class(environment.server_type, environment.folder, environment.entrypoint)
     except StartupError as error:
         logger.warning(
-            "right answers of '%s' are guessed, as its code cannot be imported: %s", environment.name, error
+            "correct answers of '%s' are guessed, because its code cannot be imported: %s", environment.name, error
         )
         return guessed_golds
     if not issubclass(kind, SimpleResourcesServer):
@@ -440,7 +442,7 @@ def gold_finder(environment: ServerSpec) -> Callable[[JsonObject], list[Gold]]:
 
 
 def _example_files(environment: str, instances: list[ServerSpec]) -> list[str]:
-    """The example datasets of the agents that use an environment."""
+    """Return the example datasets of the agents that use an environment."""
     agents = [one.config for one in instances if one.server_type == "responses_api_agents"]
     users = [agent for agent in agents if (agent.get("resources_server") or {}).get("name") == environment]
     datasets = [dataset for agent in users for dataset in agent.get("datasets") or ()]

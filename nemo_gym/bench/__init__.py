@@ -1,1 +1,1 @@
-"""The capacity simulator: the real commands against a simulated model endpoint, and what saturates first."""
+"""Capacity benchmark: runs the real commands against a simulated model endpoint and reports what saturates first."""

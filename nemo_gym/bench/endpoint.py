@@ -1,6 +1,7 @@
-"""A simulated model endpoint that costs next to nothing: a raw asyncio protocol with prepared replies, in processes of
-its own. It calls tools for as many turns as it is told to, then says a text; replies take as long, are as large and
-fail as often as it is told. What only the process that starts it needs is imported there: the endpoint stays small."""
+"""A simulated model endpoint with very low cost: a raw asyncio protocol with prepared replies, in its own processes.
+
+It calls tools on all turns but the last, then replies with a text. Latency, size and fault rate of its replies are
+configurable. Imports that only the starting process needs are local, so that the endpoint's process stays small."""
 
 import asyncio
 import heapq
@@ -53,26 +54,26 @@ ALWAYS_SENT: dict[str, Any] = {
     "usage": USAGE,
     "user": None,
 }
-"""What an endpoint repeats or fills in, asked or not. A reply without it would be cheaper to read than real ones."""
+"""Fields that real endpoints always send. Without them a reply would be cheaper to read than a real one."""
 _STREAM = re.compile(rb'"stream":\s*true')
 CHAT_USAGE = {"prompt_tokens": 120, "completion_tokens": 60, "total_tokens": 180}
 
 
 class Fault(NamedTuple):
-    """How a request fails."""
+    """A way in which a request fails."""
 
     reply: bytes = b""
     stalls: bool = False
-    """No reply, ever."""
+    """Never reply."""
     cuts: bool = False
-    """Half of the reply."""
+    """Send half of the reply."""
     hangs_up: bool = False
 
 
 def http_response(
     body: bytes, status: bytes = b"200 OK", headers: bytes = b"", *, kind: bytes = b"application/json"
 ) -> bytes:
-    """The whole HTTP response."""
+    """Return a complete HTTP response."""
     head = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b\r\n"
     return head % (status, kind, len(body), headers) + body
 
@@ -87,13 +88,13 @@ FAULTS = {
     "hang_up": Fault(hangs_up=True),
     "stall": Fault(stalls=True),
 }
-"""By the name that a user gives."""
+"""Faults by name."""
 DEFAULT_FAULTS = tuple(name for name in FAULTS if name != "stall")
-"""All but the one that takes as long as the client's own time limit."""
+"""All faults except `stall`, which takes as long as the client's time limit."""
 
 
 class Replies:
-    """The replies of a model that calls tools on all turns but the last."""
+    """Prepared replies of a model that calls tools on all turns but the last."""
 
     def __init__(
         self, *, turns: int, payload_bytes: int, tool_arguments: Mapping[str, str], body: str | None = None
@@ -116,7 +117,7 @@ class Replies:
         self._offered = re.compile(rb'"name":\s*"(' + names + rb')"') if names else None
 
     def to(self, request: bytes) -> bytes:
-        """The reply to a request, both as they are on the wire."""
+        """Return the reply to a request, both as HTTP bytes."""
         is_chat = b"/chat/completions" in request[:200]
         done = request.count(b'"role":"tool"' if is_chat else b'"function_call_output"')
         tools = request.find(b'"tools":') if done < self._outputs else -1
@@ -143,7 +144,7 @@ def _completion(text: str | None, call: tuple[str, str] | None) -> bytes:
 
 
 def _chunks(text: str) -> bytes:
-    """A streamed chat completion that says a text."""
+    """Return a streamed chat completion with a text."""
     fields = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "stub"}
     deltas: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": text}, "finish_reason": None}]
     deltas.append({"delta": {}, "finish_reason": "stop"})
@@ -198,36 +199,36 @@ _CONTENT_LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class EndpointSpec:
-    """What the simulated model does."""
+    """Behavior of the simulated model."""
 
     latency: str = "constant:0"
     turns: int = 2
-    """Model calls of one rollout: all but the last call a tool, if the row offers any."""
+    """Model calls per rollout. All but the last call a tool, if the row offers any."""
     payload_bytes: int = 0
-    """The least size of the text in each reply."""
+    """Minimum size of the text in each reply."""
     fault_rate: float = 0.0
-    """The share of requests that are answered with a fault."""
+    """Share of requests that get a fault."""
     faults: Sequence[str] = DEFAULT_FAULTS
     tool_arguments: Mapping[str, str] = field(default_factory=lambda: {"get_weather": '{"city": "Oslo"}'})
-    """The tools that are called, each with its arguments as JSON."""
+    """The tools to call, each with its arguments as JSON."""
     body: str | None = None
-    """The whole reply, instead of one of the above."""
+    """A fixed reply that replaces all others."""
     seed: int = 0
 
 
 @dataclass(slots=True)
 class EndpointStats:
-    """What the endpoint has seen so far."""
+    """Request statistics of the endpoint."""
 
     requests: int = 0
     in_flight: int = 0
     most_in_flight: int = 0
     faults: int = 0
     latency_s: float = 0.0
-    """The sum over all requests."""
+    """Sum over all requests."""
     first_at: float = 0.0
     last_at: float = 0.0
-    """When the first request came and when the last reply was sent, by the clock that all processes share."""
+    """Times of the first request and of the last reply, on the monotonic clock that all processes share."""
 
     def __add__(self, other: Self) -> "EndpointStats":
         return EndpointStats(
@@ -264,7 +265,7 @@ class Endpoint:
 
 
 class _Behavior:
-    """What all connections of a process share."""
+    """State that all connections of a process share."""
 
     def __init__(self, spec: EndpointSpec) -> None:
         self.replies = Replies(
@@ -290,7 +291,7 @@ class _Behavior:
 
 
 class _DelayedReplies:
-    """Replies that wait for their time, with one timer for all of them: one each would take most of the memory."""
+    """Delayed replies with one timer for all: one timer each would take most of the memory."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, _Connection, bytes, bool]] = []
@@ -318,7 +319,7 @@ class _DelayedReplies:
 
 
 class _Connection(asyncio.Protocol):
-    """Requests on one connection come one after the other. It is small, since thousands wait for their latency."""
+    """One connection, with one request at a time. It uses little memory, since thousands wait for their latency."""
 
     __slots__ = ("_behavior", "_received", "_transport", "_wanted")
 
@@ -370,7 +371,7 @@ class _Connection(asyncio.Protocol):
 def serving_endpoint(
     spec: EndpointSpec | None = None, *, connections: int = 1, body: bytes | None = None
 ) -> Iterator[Endpoint]:
-    """Serve while the block runs, in as many processes as so many connections need. Requests queue up until a process
+    """Serve while the block runs, with enough processes for this number of connections. Requests queue until a process
     is ready. `body` replaces all replies."""
     spec = spec or EndpointSpec(body=None if body is None else body.decode())
     count = max(1, -(-connections // CONNECTIONS_PER_PROCESS))

@@ -1,4 +1,4 @@
-"""Measure one point: the real `ng_collect_rollouts`, alone or with `ng_run`, against the simulated endpoint."""
+"""Measure one load: the real `ng_collect_rollouts`, alone or with `ng_run`, against the simulated endpoint."""
 
 import random
 import re
@@ -29,17 +29,17 @@ MODEL_CONFIG = "responses_api_models/openai_model/configs/openai_model.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What is measured: configs, one of their agents, and rows for it."""
+    """The measured configuration: config files, an agent, and rows."""
 
     config_paths: Sequence[str]
     agent_name: str
     rows: Sequence[dict[str, Any]]
     overrides: Sequence[str] = ()
-    """More arguments of the commands, such as `+num_workers=4`."""
+    """Extra arguments of the commands, such as `+num_workers=4`."""
     through_ng_run: bool = False
 
     def arguments(self, urls: Sequence[str]) -> list[str]:
-        """What the command that starts the servers is given."""
+        """Return the arguments of the command that starts the servers."""
         base_url = urls[0] if len(urls) == 1 else f"[{','.join(urls)}]"
         return [
             f"+config_paths=[{','.join([*self.config_paths, MODEL_CONFIG])}]",
@@ -48,7 +48,7 @@ class Environment:
         ]
 
     def tool_arguments(self) -> dict[str, str]:
-        """Arguments, made from their schemas, for all tools that the rows offer."""
+        """Return example arguments for all tools of the rows, generated from their schemas."""
         tools = (tool for row in self.rows for tool in row["responses_create_params"].get("tools") or ())
         functions = {tool["name"]: tool.get("parameters") or {} for tool in tools if tool.get("type") == "function"}
         return {name: orjson.dumps(example_value(schema)).decode() for name, schema in functions.items()}
@@ -56,7 +56,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A load."""
+    """A load: rollouts in flight, turns, payload and latency."""
 
     in_flight: int
     turns: int
@@ -78,14 +78,14 @@ class Point:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], count: int) -> None:
-    """So many rows, each different from the others, as real ones are."""
+    """Write `count` different rows."""
     with path.open("wb") as file:
         for number in range(count):
             file.write(orjson.dumps({**rows[number % len(rows)], "bench_row": number}) + b"\n")
 
 
 def example_value(schema: Mapping[str, Any], *, depth: int = 0) -> Any:
-    """A small value that a JSON schema allows, as far as that can be told without solving it."""
+    """Return a small value that a JSON schema probably allows."""
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -112,7 +112,7 @@ def _of_type(kind: str, schema: Mapping[str, Any], depth: int) -> Any:
 
 
 def padded(rows: Sequence[dict[str, Any]], prompt_bytes: int) -> list[dict[str, Any]]:
-    """The rows, with words added to the last user message of each until its input has that size."""
+    """Return the rows, each with an extra user message that extends its input to that size."""
     chance = random.Random(7)
     found = []
     for row in rows:
@@ -128,60 +128,59 @@ def padded(rows: Sequence[dict[str, Any]], prompt_bytes: int) -> list[dict[str, 
 
 
 WARM_UP_ROLLOUTS = 2
-"""The rollouts of the run whose CPU time counts as start-up. Few, since they are cheaper than those of most points."""
+"""Rollouts of the warm-up run, whose CPU time counts as start-up."""
 READY_TIMEOUT_S = 120.0
 SCRIPTS = Path(sys.executable).parent
 _SECONDS = re.compile(rb'"_seconds":([0-9.e+-]+)')
 
 
 class BenchError(GymError):
-    """The measured program failed, so there is no figure."""
+    """The measured program failed, so there is no result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of one point."""
+    """The measurements of one load."""
 
     point: Point
     scored: int
     failed: dict[str, int]
-    """By cause."""
+    """Failed rollouts by cause."""
     seconds: float
     """From the first model call to the last reply."""
     cpu_s: float
-    """Of the commands and all they started, without start-up."""
+    """CPU time of the commands and their child processes, without start-up."""
     most_in_flight: int
-    """Model calls at once, as the endpoint saw them."""
+    """Maximum concurrent model calls at the endpoint."""
     mean_latency_s: float
-    """That the endpoint has simulated."""
+    """Mean latency that the endpoint simulated."""
     faults: int
-    mean_s: float
     p50_s: float
     p99_s: float
-    """How long scored rollouts took."""
+    """Percentiles of the duration of scored rollouts."""
     usage: Usage = field(default_factory=Usage)
     endpoint_usage: Usage = field(default_factory=Usage)
 
     @property
     def rate(self) -> float:
-        """Rollouts a second."""
+        """Rollouts per second."""
         return (self.scored + sum(self.failed.values())) / max(self.seconds, 1e-9)
 
     @property
     def cpu_ms(self) -> float:
-        """CPU time of a rollout. Those that count as start-up are left out."""
+        """CPU time per rollout, in ms. Warm-up rollouts do not count."""
         return 1000 * self.cpu_s / max(1, self.point.rollouts - WARM_UP_ROLLOUTS)
 
     @property
     def share_of_ideal_rate(self) -> float:
-        """The rate that was reached, of the one that latency alone would allow with so many in flight."""
+        """Share of the rate that latency alone would allow with this many rollouts in flight."""
         rounds = -(-self.point.rollouts // self.point.in_flight)
         ideal_s = rounds * self.point.turns * self.mean_latency_s
         return min(1.0, ideal_s / max(self.seconds, 1e-9))
 
 
 class Bench:
-    """Measures points of one environment. Start-up is measured once."""
+    """Measures loads of one environment. Start-up is measured once."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -228,10 +227,10 @@ class Bench:
             raise BenchError(f"ng_collect_rollouts failed: {(place / 'log.txt').read_text()[-2000:]}")
         run_s = 0.0 if run is None else tree_cpu_s(run) - before_s
         cpu_s = max(0.0, ended.cpu_s + run_s - start_up_s)
-        return _figures(point, place, endpoint, cpu_s, watched.usage, endpoint_watched.usage)
+        return _measured(point, place, endpoint, cpu_s, watched.usage, endpoint_watched.usage)
 
 
-def _figures(
+def _measured(
     point: Point, place: Path, endpoint: Endpoint, cpu_s: float, usage: Usage, endpoint_usage: Usage
 ) -> Measured:
     stats, seconds = endpoint.stats(), [*_seconds_of_records(place / "out.jsonl")]
@@ -245,7 +244,6 @@ def _figures(
         most_in_flight=stats.most_in_flight,
         mean_latency_s=stats.latency_s / max(1, stats.requests),
         faults=stats.faults,
-        mean_s=sum(seconds) / max(1, len(seconds)),
         p50_s=quantile(seconds, 0.5) if seconds else 0.0,
         p99_s=quantile(seconds, 0.99) if seconds else 0.0,
         usage=usage,
@@ -254,12 +252,12 @@ def _figures(
 
 
 def _seconds_of_records(path: Path) -> Iterator[float]:
-    """How long each rollout took. Records may be large, so only their end is looked at."""
+    """Yield the duration of each rollout. Only the end of a record is read, since records may be large."""
     with path.open("rb") as lines:
         for line in lines:
             found = _SECONDS.search(line, max(0, len(line) - 1000))
             if found is None:
-                raise BenchError(f"A record of {path} does not say how long its rollout took.")
+                raise BenchError(f"A record of {path} has no `_seconds`.")
             yield float(found[1])
 
 
@@ -273,7 +271,7 @@ def _failures(path: Path) -> Counter[str]:
 def ng_run(
     arguments: Sequence[str], *, cwd: Path | None = None, scripts: Path = SCRIPTS
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """`ng_run`, ready, while the block runs."""
+    """Run `ng_run` while the block runs. The servers are ready when it starts."""
     with tempfile.NamedTemporaryFile("rb") as log:
         with Path(log.name).open("wb") as file:
             command = [str(scripts / "ng_run"), *arguments]

@@ -1,4 +1,4 @@
-"""What processes use: CPU time and memory, as the Linux kernel counts them. And their end."""
+"""CPU time and memory of processes, as the Linux kernel counts them, and commands that are measured."""
 
 import os
 import resource
@@ -22,44 +22,44 @@ STOP_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory held by some processes together. A page that two of them share counts once in `pss`, twice in `rss`."""
+    """Memory of several processes. A page that two of them share counts once in `pss`, twice in `rss`."""
 
     rss_mb: float
     pss_mb: float
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return a process and its descendants."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """User and system time of the processes since they started, to the nanosecond."""
+    """Return the user and system time of processes since they started."""
     return sum(time.clock_gettime(_cpu_clock(pid)) for pid in pids)
 
 
 def tree_cpu_s(pid: int) -> float:
-    """As `cpu_s`, of a process and all it ever started, those that have ended included."""
+    """Like `cpu_s`, for a process and all its descendants, including those that have ended."""
     pids = tree(pid)
     times = [psutil.Process(each).cpu_times() for each in pids]
     return cpu_s(pids) + sum(each.children_user + each.children_system for each in times)
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    """What the processes hold now."""
+    """Return the current memory of processes."""
     used = [psutil.Process(pid).memory_full_info() for pid in pids]
     return Memory(rss_mb=sum(each.rss for each in used) / 1e6, pss_mb=sum(each.pss for each in used) / 1e6)
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it and its children have used."""
+    """Exit code of a command, and CPU time of it and its children."""
 
     exit_code: int
     cpu_s: float
 
 
 class Command:
-    """A command that runs. It is stopped if it is left before it has ended."""
+    """A running command. Leaving the context stops it."""
 
     def __init__(self, command: Sequence[str], *, log: Path, **options: Any) -> None:
         with log.open("wb") as file:
@@ -85,37 +85,37 @@ class Command:
 
 
 def interrupt_on_sigterm() -> None:
-    """Have SIGTERM end this program as Ctrl+C does, so that it stops what it has started, also in the background of a
-    shell, where SIGINT is ignored otherwise."""
+    """Handle SIGTERM like Ctrl+C, so that this program stops its child processes. SIGINT also works in the
+    background of a shell, where it is ignored otherwise."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
 
 
 def _cpu_clock(pid: int) -> int:
-    """What `clock_getcpuclockid` of the C library gives: the number of the clock that counts a process's CPU time."""
+    """Return the CPU time clock of a process, like `clock_getcpuclockid` of the C library."""
     return (~pid << 3) | 2
 
 
 SAMPLE_EVERY_S = 0.25
 WINDOW = 4
-"""Samples that one rate of CPU use is taken over: a second."""
+"""Samples per rate of CPU use: one second."""
 MIN_WINDOW_S = 0.4
 
 
 @dataclass(slots=True)
 class Usage:
-    """What a group of processes has used at most."""
+    """Maximum resource usage of a group of processes."""
 
     memory_mb: float = 0.0
-    """All together; what they share counts once."""
+    """Memory of all processes. Shared memory counts once."""
     open_files: int = 0
-    """Of the process with the most."""
+    """Maximum open files of one process."""
     busiest_process: float = 0.0
-    """Cores that one process has used, over a second."""
+    """Maximum cores used by one process, over a second."""
     cores: float = 0.0
-    """Cores that all have used, over a second."""
+    """Maximum cores used by all processes, over a second."""
     busy_machine: float = 0.0
-    """The share of all cores that any process of the machine has used, over the whole time."""
+    """Share of all cores in use on the machine, over the whole time."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Watcher:
 
     roots: Callable[[], Sequence[int]]
     has_begun: Callable[[], bool] = lambda: True
-    """CPU use does not count before, such as that of the imports of a command."""
+    """CPU use counts only after this is true, so that imports of a command do not count."""
     usage: Usage = field(default_factory=Usage)
     _seen: deque[tuple[float, dict[int, float]]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -163,7 +163,7 @@ class Watcher:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is to use."""
+    """Resources of this machine."""
 
     cores: int
     memory_mb: float
@@ -177,13 +177,13 @@ class Machine:
 
 
 def _busy_and_all_s() -> tuple[float, float]:
-    """CPU time of all cores since the machine was started: used, and in all."""
+    """Return the CPU time of all cores since the machine was started: used, and total."""
     times = psutil.cpu_times()
     return sum(times) - times.idle - getattr(times, "iowait", 0.0), sum(times)
 
 
 def _mb() -> float:
-    """The memory of this machine, or of the container that this process is in."""
+    """Return the memory of this machine, or of its container."""
     total = psutil.virtual_memory().total
     with suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))

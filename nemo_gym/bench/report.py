@@ -1,4 +1,4 @@
-"""Measurements as Markdown, and the capacity model that is fitted to them."""
+"""Reports of measurements in Markdown, and the capacity model that is fitted to them."""
 
 import math
 import os
@@ -13,14 +13,14 @@ from nemo_gym.bench.processes import Machine
 from nemo_gym.errors import GymError
 
 HOLD_OUT_EVERY = 3
-"""Every third point is not used for the fit, but to check it."""
+"""Every third measurement is not used for the fit, but to check it."""
 MIN_POINTS = 9
 USABLE_SHARE = 0.7
-"""Of CPU time: what is left serves peaks, without which latency grows."""
+"""Share of CPU time to plan with. The rest is for peaks, which would increase latency."""
 
 
 def cpu_features(measured: Measured) -> list[float]:
-    """A rollout costs a constant, so much a turn and a new byte, and so much an item and a byte that is sent again."""
+    """Return the cost terms of a rollout: constant, per turn, per new KB, per item sent again, per KB sent again."""
     return _cpu_features(measured.point.turns, measured.point.payload_bytes / 1024)
 
 
@@ -30,13 +30,13 @@ def _cpu_features(turns: int, payload_kb: float) -> list[float]:
 
 
 def memory_features(measured: Measured) -> list[float]:
-    """The processes cost a constant, and each rollout in flight a constant and its conversation."""
+    """Return the memory terms: constant, per rollout in flight, and per conversation."""
     in_flight, point = min(measured.point.in_flight, measured.point.rollouts), measured.point
     return [1.0, in_flight, in_flight * point.turns * (1 + point.payload_bytes / 1024)]
 
 
 def fit(rows: Sequence[list[float]], values: Sequence[float]) -> list[float]:
-    """Coefficients, none negative, with the least squares of the relative errors."""
+    """Fit non-negative coefficients by least squares of the relative errors."""
     kept = list(range(len(rows[0])))
     while True:
         weighted = [[row[index] / value for index in kept] for row, value in zip(rows, values, strict=True)]
@@ -51,7 +51,7 @@ def fit(rows: Sequence[list[float]], values: Sequence[float]) -> list[float]:
 
 
 def _solve_least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
-    """The normal equations, with columns scaled to one length and a trace of ridge for those that depend on others."""
+    """Solve the normal equations, with scaled columns and a small ridge term for dependent columns."""
     width = len(rows[0])
     scale = [math.sqrt(sum(row[index] ** 2 for row in rows)) or 1.0 for index in range(width)]
     scaled = [[row[index] / scale[index] for index in range(width)] for row in rows]
@@ -72,7 +72,7 @@ def _solve_least_squares(rows: Sequence[Sequence[float]], values: Sequence[float
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """A point that was not used for the fit: what was predicted, and what was measured."""
+    """A measurement that was not used for the fit, with its prediction."""
 
     measured: Measured
     cpu_ms: float
@@ -89,7 +89,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What some nodes carry."""
+    """Predicted capacity of nodes."""
 
     rollouts_per_s: float
     in_flight: float
@@ -106,12 +106,12 @@ class CapacityModel:
 
     @classmethod
     def of(cls, points: Sequence[Measured]) -> "CapacityModel":
-        """Fit to two thirds of the points and predict the others."""
+        """Fit to two thirds of the measurements and predict the others."""
         good = [point for point in points if point.cpu_ms > 0 and point.usage.memory_mb > 0]
         used = [point for number, point in enumerate(good) if number % HOLD_OUT_EVERY != HOLD_OUT_EVERY - 1]
         if len(good) < MIN_POINTS:
             raise GymError(
-                f"{len(good)} points are too few to fit the model of capacity; expected at least {MIN_POINTS}."
+                f"{len(good)} measurements are too few to fit the capacity model; expected at least {MIN_POINTS}."
             )
         cpu = fit([cpu_features(point) for point in used], [point.cpu_ms for point in used])
         memory = fit([memory_features(point) for point in used], [point.usage.memory_mb for point in used])
@@ -132,7 +132,7 @@ class CapacityModel:
         payload_bytes: int,
         latency_s: float,
     ) -> Capacity:
-        """What nodes with these resources, one worker a core, carry of one kind of rollout."""
+        """Predict the capacity of nodes with these resources, and one worker per core, for one kind of rollout."""
         payload = payload_bytes / 1024
         cpu_ms = _dot(self.cpu, _cpu_features(turns, payload))
         base_mb, own_mb, conversation_mb = self.memory
@@ -152,11 +152,11 @@ def _dot(coefficients: Sequence[float], features: Sequence[float]) -> float:
 
 
 SATURATED = 0.85
-"""A share of a limit above which more load makes everything slower."""
+"""Share of a limit above which more load makes everything slower."""
 
 
 def shares_of_limits(measured: Measured, machine: Machine) -> dict[str, float]:
-    """How much of each limit was used at the peak."""
+    """Return the share of each limit that was used at the peak."""
     own, endpoint = measured.usage, measured.endpoint_usage
     return {
         "one event loop": own.busiest_process,
@@ -168,7 +168,7 @@ def shares_of_limits(measured: Measured, machine: Machine) -> dict[str, float]:
 
 
 def first_limit(shares: dict[str, float], measured: Measured) -> str:
-    """The resource that is used up first, in words."""
+    """Describe the resource that saturates first."""
     name = max(shares, key=lambda resource: shares[resource])
     if shares[name] >= SATURATED:
         return f"{name} ({shares[name]:.0%})"
@@ -180,12 +180,12 @@ def first_limit(shares: dict[str, float], measured: Measured) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def about(machine: Machine) -> str:
-    """When and where."""
+    """Describe time, versions and machine of a measurement."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     versions = f"nemo-gym {metadata.version('nemo-gym')}, Python {platform.python_version()}"
     return (
@@ -195,13 +195,13 @@ def about(machine: Machine) -> str:
 
 
 def shown(point: Point) -> str:
-    """A load in words."""
+    """Describe a load."""
     turns = f"{point.turns} {'turn' if point.turns == 1 else 'turns'}"
     return f"{point.in_flight:,} in flight, {turns}, {size(point.payload_bytes)}"
 
 
 def capacity_table(points: Sequence[Measured], machine: Machine) -> str:
-    """One line for each point, with the share of each limit and what saturates first."""
+    """Return a table with one line per load: the share of each limit, and what saturates first."""
     head = [
         *("in flight", "turns", "payload", "latency", "scored", "failed", "rollouts/s", "of ideal", "CPU ms"),
         *("p50 s", "p99 s", "MB", "one loop", "all cores", "memory", "files", "endpoint", "saturates first"),
@@ -223,7 +223,7 @@ def _row(measured: Measured, machine: Machine) -> list[str]:
 
 
 def size(count: int) -> str:
-    """A number of bytes."""
+    """Format a number of bytes."""
     for unit, name in ((2**20, "MB"), (2**10, "KB")):
         if count >= unit:
             return f"{count / unit:g} {name}"
@@ -231,7 +231,7 @@ def size(count: int) -> str:
 
 
 def model_page(model: CapacityModel) -> str:
-    """The fitted model and how well it predicts points that it has not seen."""
+    """Describe the fitted model, and its errors on held-out measurements."""
     constant, turn, new_kb, old_item, old_kb = model.cpu
     base, in_flight, conversation = model.memory
     lines = [
@@ -252,7 +252,7 @@ def model_page(model: CapacityModel) -> str:
 
 
 def forecast_table(model: CapacityModel, points: Sequence[Measured], machine: Machine, *, nodes: int) -> str:
-    """What nodes like this machine carry of the kinds of rollout that were measured, by the model."""
+    """Return a table of the predicted capacity of nodes like this machine, for the measured kinds of rollout."""
     kinds = dict.fromkeys((each.point.turns, each.point.payload_bytes) for each in points)
     latency_s = sum(each.mean_latency_s for each in points) / len(points)
     rows = []

@@ -1,4 +1,4 @@
-"""The environment of the session benchmark: a counter for each session, and a step that takes its time."""
+"""The environment of the session benchmark: a counter per session, and a step that waits."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ class SessionBenchResourcesServer(SimpleResourcesServer):
 
     @tool
     async def step(self, wait_s: float, steps: Steps) -> int:
-        """Wait, then return how many steps this session has made."""
+        """Wait, then return the number of steps of this session."""
         await asyncio.sleep(wait_s)
         steps.count += 1
         return steps.count

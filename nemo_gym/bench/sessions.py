@@ -1,5 +1,5 @@
-"""The session benchmark: so many clients at once, each of which opens a session on an environment that `ng_run`
-serves, makes steps that wait on the server, and ends it. A session succeeds if every reply is right."""
+"""The session benchmark: concurrent clients that each open a session on an environment of `ng_run`, make steps that
+wait on the server, and end it. A session succeeds if every reply is correct."""
 
 import asyncio
 import shutil
@@ -24,7 +24,7 @@ from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import GymError, RolloutError
 
 _PATIENT = HttpSettings(connect_timeout_s=300)
-"""All sessions begin at the same instant, so connections queue up."""
+"""All sessions start at once, so connections queue."""
 NAME = "session_bench"
 CONFIG = """
 session_bench:
@@ -35,7 +35,7 @@ session_bench:
 
 @dataclass(frozen=True, slots=True)
 class SessionsMeasured:
-    """The figures of one number of sessions."""
+    """The measurements of one number of sessions."""
 
     sessions: int
     steps: int
@@ -45,9 +45,9 @@ class SessionsMeasured:
     seconds: float
     p50_s: float
     p99_s: float
-    """Of whole sessions, the waiting included."""
+    """Percentiles of the duration of sessions, including waiting."""
     cpu_s: float
-    """Of all processes of `ng_run`."""
+    """CPU time of all processes of `ng_run`."""
     usage: Usage
 
 
@@ -93,7 +93,7 @@ async def _drive(count: int, steps: int, wait_s: float, head: BaseServerConfig) 
 
 
 async def _session(client: ServerClient, steps: int, wait_s: float) -> float | str:
-    """How long a session took, or how it failed."""
+    """Run a session, and return its duration, or the name of its error."""
     jar, started = CookieJar(), time.monotonic()
     try:
         async with client.sessions(jar):

@@ -1,9 +1,10 @@
-"""Look at stored rollouts: profile, compare, export, verify again, check tokens and verifiers."""
+"""Look at stored rollouts: profile, compare, aggregate, export, verify again, check tokens and verifiers."""
 
+import glob
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from omegaconf import DictConfig
 
@@ -21,15 +22,19 @@ from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environme
 from nemo_gym.analysis.verifier_check import CheckVerifierConfig, VerifierReport, environments_to_check, try_verifier
 from nemo_gym.cli.command import FAILED, command, config_command, print_result
 from nemo_gym.common import event_loop
-from nemo_gym.common.atomic_files import write_json
+from nemo_gym.common.atomic_files import concatenate, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import one_line
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.config.types import CommandConfig
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.dataset import agents_of, check_rows_name_agents
+from nemo_gym.rollouts.metrics import write_aggregate_metrics
 from nemo_gym.rollouts.store import failures_path
 from nemo_gym.runtime.connect import connect_servers
-from nemo_gym.training.token_check import TokenReport
+from nemo_gym.training.token_check import Tokenizer, TokenReport, check_records, check_segments, decoded_line
 from nemo_gym.training.token_check import check_tokens as check_lines
+from nemo_gym.training.token_file import ARROW, PARQUET, read_tokens, token_restorer
 from nemo_gym.viewer.records import describe
 
 WIDTH = 70
@@ -106,9 +111,9 @@ def reward_profile(config: RewardProfileConfig) -> None:
 
 
 def _show_rows(title: str, rows: list[ProfiledRow], dataset: Dataset) -> None:
-    for number, (index, figures) in enumerate(rows):
+    for number, (index, metrics) in enumerate(rows):
         prompt = describe(dataset.row(index)).prompt[:60]
-        reward = f"{figures.avg_reward:.4g} +- {figures.std_reward:.4g} of {figures.total_samples}"
+        reward = f"{metrics.avg_reward:.4g} +- {metrics.std_reward:.4g} of {metrics.total_samples}"
         print(one_line(f"{title if number == 0 else '':<20} row {index:<8} {reward:<24} {prompt}"))
 
 
@@ -158,17 +163,22 @@ def _show_reverified(report: ReverifyReport, output: Path) -> None:
 
 
 class CheckTokensConfig(CommandConfig):
-    """Check that in every rollout each turn's prompt token ids extend the tokens of the turns before it, and that
-    every trainer's view of it has exactly the sampled tokens.
+    """Check that in every rollout each turn's prompt token ids extend the tokens of the turns before it, that they
+    agree with the rest of the record, and that every trainer's view of it has exactly the sampled tokens.
 
-    Prints the row, the turn and the first token that differs. The exit code is 1 if there is one.
+    Prints the row, the turn and the first token that differs, and which checks did not run and why. The exit code is 1
+    if there is a fault.
     """
 
     rollouts_jsonl_fpath: str
-    """Rollouts collected with a model server that returns token ids, or what `ng_export` wrote for a trainer."""
+    """Rollouts collected with a model server that returns token ids, what `ng_export` wrote for a trainer, or an Arrow
+    or Parquet file of tokens."""
 
-    format: Literal["rollouts", "nemo_rl", "verl", "skyrl", "slime", "trl"] = "rollouts"
+    format: Literal["rollouts", "nemo_rl", "verl", "skyrl", "slime", "trl", "tinker", "prime_rl", "areal"] = "rollouts"
     """What the file contains: rollouts, or samples exported for this trainer."""
+
+    tokenizer: str | None = None
+    """The policy's tokenizer.json, or its folder: compare text with tokens, and ids with the vocabulary."""
 
     allow_breaks: bool = False
     """Accept turns that do not extend the ones before, as after a compaction: each starts a new segment."""
@@ -177,14 +187,23 @@ class CheckTokensConfig(CommandConfig):
 @command(CheckTokensConfig)
 def check_tokens(options: CheckTokensConfig) -> int:
     """Check that the tokens of every rollout are what a trainer needs."""
-    with find(options.rollouts_jsonl_fpath, what="rollouts file").open("rb") as lines:
-        report = check_lines(lines, trainer=None if options.format == "rollouts" else options.format)
+    path = find(options.rollouts_jsonl_fpath, what="rollouts file")
+    tokenizer = None if options.tokenizer is None else Tokenizer(options.tokenizer)
+    with path.open("rb") as lines:
+        if path.suffix in (ARROW, PARQUET):
+            report = check_segments(read_tokens(path))
+        elif options.format != "rollouts":
+            report = check_lines(lines, trainer=options.format)
+        else:
+            restored = token_restorer(path)
+            records = (restored(each) if isinstance(each, dict) else each for each in map(decoded_line, lines))
+            report = check_records(records, tokenizer=tokenizer)
     show_tokens(report)
     return 0 if is_sound(report, allow_breaks=options.allow_breaks) else FAILED
 
 
 def is_sound(report: TokenReport, *, allow_breaks: bool) -> bool:
-    """Whether all is well. A file without any tokens proves nothing, so it is not."""
+    """True if no token is wrong. A file without any tokens is not sound: it proves nothing."""
     return bool(report.turns) and not report.faults and (allow_breaks or not report.breaks)
 
 
@@ -197,6 +216,8 @@ def show_tokens(report: TokenReport) -> None:
         print(f"... and {len(found) - MAX_SHOWN} more", file=sys.stderr)
     counts = f"{report.turns} turns with tokens in {report.segments} segments"
     print(f"{report.rollouts} rollouts, {counts}, {len(report.breaks)} breaks, {len(report.faults)} faults")
+    for check in report.not_run:
+        print(f"not checked: {check}")
     if not report.turns and not report.faults:
         print("No turn has tokens. Was return_token_id_information set for the model server?", file=sys.stderr)
 
@@ -234,13 +255,13 @@ def _show_verifiers(reports: list[VerifierReport]) -> None:
 
 
 def verifier_table(reports: list[VerifierReport]) -> Iterator[str]:
-    """At most 70 columns. What is 0 everywhere is left out; a long name has a line of its own above its figures."""
+    """At most 70 columns. Columns of zeros are left out; a long name has a line of its own."""
     columns = zip(_HEADS, *map(_cells, reports), strict=True)
-    names, *figures = (column for column in columns if column[0] not in _LEFT_OUT_IF_ZERO or {*column[1:]} != {"0"})
-    padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in figures]
+    names, *values = (column for column in columns if column[0] not in _LEFT_OUT_IF_ZERO or {*column[1:]} != {"0"})
+    padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in values]
     texts = ["  ".join(cells) for cells in zip(*padded, strict=True)]
-    room = WIDTH - len(texts[0]) - 2
-    width = max(len(name) for name in names if len(name) <= room)
+    left = WIDTH - len(texts[0]) - 2
+    width = max(len(name) for name in names if len(name) <= left)
     for name, text in zip(names, texts, strict=True):
         if len(name) > width:
             yield name
@@ -254,8 +275,8 @@ def _cells(report: VerifierReport) -> tuple[str, ...]:
     return report.environment, str(report.rows), str(report.rows_with_gold), *rates, *latencies, *counts
 
 
-def _shown(figure: float | None, form: str) -> str:
-    return "-" if figure is None else format(figure, form)
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _show_remarks(report: VerifierReport) -> None:
@@ -271,11 +292,61 @@ def _show_remarks(report: VerifierReport) -> None:
         print(
             f"{name}: {report.trivial_rows} rows are left out of the rate, an empty output has the full reward there"
         )
-    for kind, figures in report.kinds.items():
-        if figures.full and not figures.may_be_right and report.discriminates:
-            print(f"{name}: {kind} has the full reward in {figures.full} of {figures.rows} rows")
-        if figures.varied:
-            print(f"{name}: {kind} does not have the same result twice in {figures.varied} of {figures.rows} rows")
-        if figures.failed:
-            causes = ", ".join(f"{cause}: {count}" for cause, count in figures.failed.most_common())
+    for kind, counts in report.kinds.items():
+        if counts.full and not counts.may_be_right and report.discriminates:
+            print(f"{name}: {kind} has the full reward in {counts.full} of {counts.rows} rows")
+        if counts.varied:
+            print(f"{name}: {kind} does not have the same result twice in {counts.varied} of {counts.rows} rows")
+        if counts.failed:
+            causes = ", ".join(f"{cause}: {count}" for cause, count in counts.failed.most_common())
             print(f"{name}: {kind} has no result ({causes}): {report.messages[kind]}", file=sys.stderr)
+
+
+class AggregateRolloutsConfig(CommandConfig):
+    """Ask an agent's environment for its metrics over rollouts that are on disk. Needs the servers, as
+    `ng_collect_rollouts` does."""
+
+    agent_name: str | None = None
+    """Name of the agent. If not set, the only one of the configuration, or else the `agent_ref` of each record."""
+
+    rollouts_jsonl_fpath: str
+    """Scored rollouts. The metrics go to `<name>_aggregate_metrics.json` beside it. Several files, of shards, are
+    separated by commas or matched by a pattern; then give output_jsonl_fpath too."""
+
+    output_jsonl_fpath: str | None = None
+    """The metrics go beside this file."""
+
+    merge_shards: bool = False
+    """Also write all rollouts to output_jsonl_fpath."""
+
+
+@config_command(AggregateRolloutsConfig)
+def aggregate_rollouts(options: AggregateRolloutsConfig, config: DictConfig) -> int:
+    """Compute an environment's own metrics over stored rollouts."""
+    written = event_loop.run(_aggregate(config, options))
+    if written is not None:
+        print(f"Metrics in {written}")
+    return int(written is None)
+
+
+async def _aggregate(config: DictConfig, options: AggregateRolloutsConfig) -> Path | None:
+    shards = _shards(options.rollouts_jsonl_fpath)
+    if options.output_jsonl_fpath is None and (len(shards) > 1 or options.merge_shards):
+        raise ConfigError(f"There are {len(shards)} files of rollouts. Say where the metrics go: +output_jsonl_fpath.")
+    output = Path(options.output_jsonl_fpath or shards[0])
+    if options.merge_shards:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        concatenate(shards, output)
+    async with connect_servers(config) as client:
+        settings: Any = client.global_config_dict
+        agents = list(agents_of(settings))
+        agent = options.agent_name or (agents[0] if len(agents) == 1 else None)
+        if agent is None:
+            check_rows_name_agents(shards[0], settings)
+        return await write_aggregate_metrics(output, client, agent_name=agent, always=True, inputs=shards)
+
+
+def _shards(given: str) -> list[Path]:
+    """The files that a list of paths and patterns means."""
+    found = [Path(path) for part in given.split(",") for path in sorted(glob.glob(part.strip())) or [part.strip()]]
+    return [find(path, what="rollouts file") for path in found]

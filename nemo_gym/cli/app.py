@@ -155,8 +155,8 @@ def words_after(name: str, before: str = "") -> list[str]:
 
 def _values_of(parameter: str) -> Iterator[str]:
     """The values that a parameter may have, as far as the folders say."""
-    from nemo_gym.cli.catalog import agents_in, entries
     from nemo_gym.config.keys import SERVER_TYPES
+    from nemo_gym.evaluation.catalog import agents_in, entries
 
     match parameter:
         case "environment":

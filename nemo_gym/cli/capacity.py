@@ -36,11 +36,13 @@ class BenchConfig(CommandConfig):
     ng_bench "+in_flight=[64,1024]" "+turns=[1,10]" +latency=lognormal:2:0.8
     ng_bench "+config_paths=[resources_servers/mcqa/configs/mcqa.yaml]" "+in_flight=[1024]" +fault_rate=0.02
     ng_bench +mode=sessions "+sessions=[128,2048]"
+    ng_bench +mode=groups +latency=lognormal:0.5:0.8 "+turns=[4]"
     ```
     """
 
-    mode: Literal["rollouts", "sessions"] = "rollouts"
-    """Measure rollouts, or sessions of an environment: each opens, makes steps that wait on the server, and ends."""
+    mode: Literal["rollouts", "sessions", "groups"] = "rollouts"
+    """Measure rollouts; or sessions of an environment: each opens, makes steps that wait on the server, and ends; or
+    how long a trainer waits for complete groups of eight, with several ways to wait less."""
 
     config_paths: list[str] = Field(
         default=["resources_servers/example_simple_weather/configs/simple_weather.yaml"], min_length=1
@@ -92,6 +94,9 @@ class BenchConfig(CommandConfig):
     step_wait_s: float = Field(default=1.0, ge=0)
     """How long the server waits in a step, with mode=sessions."""
 
+    groups: int = Field(default=64, ge=1)
+    """Groups of a training step, with mode=groups."""
+
     nodes: int = Field(default=1, ge=1)
     """Estimate the capacity of this many nodes like this one."""
 
@@ -106,10 +111,10 @@ def bench(options: BenchConfig) -> None:
         import psutil  # noqa: F401 - what is used below
     except ImportError as error:
         raise MissingExtraError("ng_bench", "bench") from error
-    figures = _bench_sessions(options) if options.mode == "sessions" else _bench_rollouts(options)
+    measured = _BENCHES[options.mode](options)
     if options.output_fpath is not None:
         with atomic_write(Path(options.output_fpath)) as file:
-            file.write(orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+            file.write(orjson.dumps(measured, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def _bench_sessions(options: BenchConfig) -> list[dict[str, Any]]:
@@ -123,6 +128,19 @@ def _bench_sessions(options: BenchConfig) -> list[dict[str, Any]]:
         options.sessions, steps=options.steps, wait_s=options.step_wait_s, overrides=options.overrides
     )
     print(f"{about(Machine.here())}\n\n{sessions_table(measured)}")
+    return [asdict(each) for each in measured]
+
+
+def _bench_groups(options: BenchConfig) -> list[dict[str, Any]]:
+    from nemo_gym.bench.endpoint import EndpointSpec, Latency
+    from nemo_gym.bench.groups import groups_table, measure_groups
+    from nemo_gym.bench.processes import Machine
+    from nemo_gym.bench.report import about
+
+    environment, latency = environment_of(options), str(Latency.parse(options.latency))
+    spec = EndpointSpec(latency, options.turns[0], tool_arguments=environment.tool_arguments())
+    measured = measure_groups(environment, spec, groups=options.groups)
+    print(f"{about(Machine.here())}\n\n{groups_table(measured)}")
     return [asdict(each) for each in measured]
 
 
@@ -140,6 +158,9 @@ def _bench_rollouts(options: BenchConfig) -> list[dict[str, Any]]:
     if len(measured) >= MIN_POINTS:
         _print_model(measured, options)
     return [asdict(each) for each in measured]
+
+
+_BENCHES = {"rollouts": _bench_rollouts, "sessions": _bench_sessions, "groups": _bench_groups}
 
 
 def _print_model(measured: "list[Measured]", options: BenchConfig) -> None:

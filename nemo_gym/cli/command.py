@@ -1,4 +1,4 @@
-"""What all commands share: reading parameters, help, output, error messages and exit codes.
+"""The code that all commands share: parameters, help, output, error messages and exit codes.
 
 A command is a function of its typed parameters. Exit codes: 0 success, 1 the job failed, 2 wrong usage or
 configuration, 130 interrupted. A `GymError` is printed as a message without traceback, unless
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-THREADS_GRACE_S = 3.0
-"""How long threads of servers may run on after a command has ended."""
+END_GRACE_S, EXIT_FUNCTIONS_GRACE_S = 3.0, 30.0
+"""How long threads of servers may run on after a command has ended, and how long functions that Python calls at exit:
+these may have something to store, unless the user has interrupted the command."""
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -159,7 +160,7 @@ def _as_script(
                 _show_help(parameters, function)
                 raise SystemExit(0)
             code = _run_command(run, parameters)
-        _end_despite_threads(code)
+        _end_despite_servers(code)
         if code:
             raise SystemExit(code)
 
@@ -167,19 +168,21 @@ def _as_script(
     return script
 
 
-def _end_despite_threads(code: int) -> None:
-    """Have this process end soon after its main thread, also if code of a server has left a thread that runs on."""
+def _end_despite_servers(code: int) -> None:
+    """Have this process end soon after its main thread, also if code of a server has left a thread that runs on, or a
+    function that Python calls at exit and that does not return."""
     left = [each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    grace_s = END_GRACE_S if left or code == INTERRUPTED else EXIT_FUNCTIONS_GRACE_S
 
     def end() -> None:
         threading.main_thread().join()  # it ends before Python waits for the others
-        time.sleep(THREADS_GRACE_S)
-        sys.stderr.write(f"Not waiting for threads that the code of servers has left: {', '.join(left)}.\n")
+        time.sleep(grace_s)
+        what = f"threads that the code of servers has left: {', '.join(left)}" if left else "functions called at exit"
+        sys.stderr.write(f"Not waiting for {what}.\n")
         sys.stderr.flush()
         os._exit(code)
 
-    if left:
-        threading.Thread(target=end, name="nemo-gym-end", daemon=True).start()
+    threading.Thread(target=end, name="nemo-gym-end", daemon=True).start()
 
 
 def _wants_help() -> bool:
@@ -333,7 +336,7 @@ def print_result(result: Any, text: str = "") -> None:
 
 
 def flush_result() -> None:
-    """Write the document now: for a command that goes on after its result."""
+    """Write the document now, for a command that continues after its result."""
     if _current is not None and _current.result is not None:
         _write(_current.stdout, _current.document(0, None))
         _current.result, _current.printed = None, io.StringIO()

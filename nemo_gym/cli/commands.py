@@ -41,25 +41,27 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command(
             "collect_rollouts", "Run an agent on a dataset and write scored rollouts.", "collect:collect_rollouts"
         ),
-        Command("prepare_benchmark", "Write the rows of benchmarks.", "collect:prepare_benchmark"),
+        Command("prepare_benchmark", "Write the rows of benchmarks.", "data:prepare_benchmark"),
     ),
     "Look at results": (
         Command("viewer", "Look at rollouts and datasets in a browser or the terminal.", "view:viewer"),
         Command("compare", "Compare two runs on the same tasks.", "analyze:compare_runs"),
         Command("profile", "Compute how hard each row of a dataset is.", "analyze:profile"),
         Command("reward_profile", "Compute statistics of rollouts by task and agent.", "analyze:reward_profile"),
-        Command("aggregate_rollouts", "Compute an environment's own metrics.", "collect:aggregate_rollouts"),
+        Command("aggregate_rollouts", "Compute an environment's own metrics.", "analyze:aggregate_rollouts"),
         Command("reverify", "Score stored rollouts again and show changed rewards.", "analyze:reverify"),
+        Command("fork", "Run a stored rollout again from one of its steps.", "fork:fork_rollout"),
         Command("export", "Convert scored rollouts to training data.", "analyze:export"),
         Command("check_tokens", "Check that the tokens of each turn extend those before.", "analyze:check_tokens"),
     ),
     "Environments and data": (
-        Command("init_resources_server", "Create a new environment.", "init:init_resources_server"),
-        Command("init_agent", "Create a new agent.", "init:init_agent"),
-        Command("test", "Run the tests of one server folder.", "tests:test"),
-        Command("test_all", "Run the tests of all server folders.", "tests:test_all"),
+        Command("init_resources_server", "Create a new environment.", "environments:init_resources_server"),
+        Command("init_agent", "Create a new agent.", "environments:init_agent"),
+        Command("test", "Run the tests of one server folder.", "environments:test"),
+        Command("test_all", "Run the tests of all server folders.", "environments:test_all"),
         Command("check_verifier", "Test verifiers with generated answers.", "analyze:check_verifier"),
-        Command("check_compat", "Check a folder written for the public package.", "tests:check_compat"),
+        Command("check_judge", "Measure a judge on labelled examples.", "judge:check_judge"),
+        Command("check_compat", "Check a folder written for the public package.", "environments:check_compat"),
         Command("prepare_data", "Check, measure and collate datasets for training.", "data:prepare_data"),
         Command("import", "Convert another dataset to rows.", "data:import_dataset"),
         Command("generate_data", "Generate training data from a seed.", "data:generate_data"),
@@ -88,7 +90,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("version", "Show the versions of NeMo Gym and its dependencies.", "info:version"),
         Command("completion", "Print a shell completion script.", "app:completion"),
         Command("help", "List the commands, or show the parameters of one.", "app:display_help"),
-        Command("dev_test", "Run the tests of NeMo Gym itself.", "tests:dev_test"),
+        Command("dev_test", "Run the tests of NeMo Gym itself.", "environments:dev_test"),
     ),
 }
 """The commands, by what people do with them."""

@@ -1,19 +1,26 @@
-"""Make datasets: check and collate them, convert others, generate them from a seed, fill in prompts,
+"""Make datasets: check and collate them, convert others, generate them, fill in prompts, prepare benchmarks,
 and publish them on hubs."""
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
+from pydantic import Field
 
+from nemo_gym.cli.collect import datasets_of
 from nemo_gym.cli.command import FAILED, command, config_command, merged_config, print_result
-from nemo_gym.cli.init import find_folder
-from nemo_gym.common.paths import PARENT_DIR, find
+from nemo_gym.cli.environments import find_folder
+from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR, PARENT_DIR, find, search_roots
 from nemo_gym.common.words import count_of
 from nemo_gym.compat.global_config import GlobalConfigDictParserConfig
 from nemo_gym.config.command_options import CommandConfig
+from nemo_gym.config.types import DatasetConfig
 from nemo_gym.data.generate import GenerateDataConfig
 from nemo_gym.data.generate import generate_data as generate_files
 from nemo_gym.data.hubs import gitlab, hugging_face
@@ -32,16 +39,19 @@ from nemo_gym.data.hubs.hugging_face import (
 from nemo_gym.data.import_rows import ImportConfig, import_rows
 from nemo_gym.data.metrics import number_ranges, offending_lines
 from nemo_gym.data.prepare import (
+    RESULT,
+    AgentDataset,
     CheckedDataset,
     Collated,
+    DatasetScope,
     DuplicateReport,
     Progress,
     TrainDataProcessor,
     TrainDataProcessorConfig,
 )
-from nemo_gym.data.prompts import materialize_prompts as render
-from nemo_gym.data.scope import AgentDataset, DatasetScope
-from nemo_gym.errors import ConfigError
+from nemo_gym.data.prepare import materialize_prompts as render
+from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.runtime.requirements import VenvSettings, python_for
 
 _WIDTH = 100
 
@@ -300,3 +310,63 @@ def _delete_if_confirmed(registry: MLFlowConfig, name: str) -> None:
 
 def _say(message: str) -> None:
     print(f"[Nemo-Gym] - {message}", flush=True)
+
+
+class PrepareBenchmarkConfig(CommandConfig):
+    """Write the rows of the benchmarks in a configuration, with the script that each of them names.
+
+    Examples:
+
+    ```bash
+    ng_prepare_benchmark "+config_paths=[benchmarks/my_benchmark/config.yaml]"
+    ```
+    """
+
+    prepare_script_args: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the `prepare` functions."""
+
+    use_cached_prepared_benchmarks: bool = False
+    """Leave a file that is there as it is."""
+
+
+@config_command(PrepareBenchmarkConfig)
+def prepare_benchmark(options: PrepareBenchmarkConfig, config: DictConfig) -> None:
+    """Write the rows of benchmarks."""
+    found = datasets_of(config, "benchmark")
+    if not found:
+        raise ConfigError("The configuration has no dataset of type benchmark. Give its files with +config_paths.")
+    for agent, dataset in found:
+        print(f"{agent}: {dataset.name} in {_prepare(dataset, options, VenvSettings.of(dict(config)))}")
+
+
+def _prepare(dataset: DatasetConfig, options: PrepareBenchmarkConfig, venvs: VenvSettings) -> Path:
+    path = Path(dataset.jsonl_fpath)
+    if options.use_cached_prepared_benchmarks and path.is_file():
+        return path
+    if dataset.prepare_script is None:
+        raise ConfigError(f"The benchmark '{dataset.name}' has no prepare_script.")
+    script = find(dataset.prepare_script, what="prepare_script")
+    roots = os.pathsep.join(map(str, search_roots()))
+    done = subprocess.run(
+        [
+            *(python_for(script.parent, venvs) or sys.executable, "-P", "-m", "nemo_gym.data.prepare"),
+            *(str(script), json.dumps(options.prepare_script_args)),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, EXTRA_ROOTS_ENV_VAR: roots},
+        check=False,
+    )
+    written = [line.removeprefix(RESULT) for line in done.stdout.splitlines() if line.startswith(RESULT)]
+    if done.returncode or not written:
+        raise GymError(f"{script} failed with exit code {done.returncode}. Its output is above.")
+    wanted = (path if path.is_absolute() else Path.cwd() / path).resolve()
+    if Path(written[-1]).resolve() != wanted and not _is_below_a_root(Path(written[-1]), path):
+        raise GymError(
+            f"{script} wrote {written[-1]}, but the jsonl_fpath of '{dataset.name}' is {dataset.jsonl_fpath}."
+        )
+    return Path(written[-1])
+
+
+def _is_below_a_root(found: Path, wanted: Path) -> bool:
+    return any(found.resolve() == (root / wanted).resolve() for root in search_roots())

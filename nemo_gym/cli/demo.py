@@ -12,6 +12,7 @@ from nemo_gym.config.loading import load_config
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import MissingExtraError, StartupError
 from nemo_gym.llm_api.base import content_text
+from nemo_gym.rollouts.collection import Collection
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.types import is_cut_off
 
@@ -25,7 +26,7 @@ NUM_REPEATS = 2
 SETTINGS: dict[str, Any] = {"mcqa": {"resources_servers": {"mcqa": {"cut_off_reward": 0.0}}}}
 """An answer that never ends is not a success."""
 REPLIES = [{"user": "capital of France", "say": "Paris."}, {"say": "I do not know."}]
-"""What the scripted model says if the real one cannot run here."""
+"""Replies of the scripted model if the real one cannot run here."""
 
 _NEXT = f"""
 What to type next, after `source .venv/bin/activate`:
@@ -64,19 +65,14 @@ def demo(_options: DemoConfig) -> None:
 def play(config: dict[str, Any]) -> None:
     """Collect the rollouts again."""
     OUTPUT.unlink(missing_ok=True)
-    collect_with_progress(
-        load_config(initial=config, use_dotenv=False, fill_ports=False),
-        RolloutCollectionConfig(
-            agent_name=AGENT,
-            input_jsonl_fpath=ROWS,
-            output_jsonl_fpath=str(OUTPUT),
-            num_repeats=NUM_REPEATS,
-        ),
+    options = RolloutCollectionConfig(
+        agent_name=AGENT, input_jsonl_fpath=ROWS, output_jsonl_fpath=str(OUTPUT), num_repeats=NUM_REPEATS
     )
+    collect_with_progress(Collection(load_config(initial=config, use_dotenv=False, fill_ports=False), options))
 
 
 def report(records: list[dict[str, Any]]) -> Iterator[str]:
-    """How many rollouts are solved, one that is and one that is not."""
+    """Print how many rollouts are solved, one that is and one that is not."""
     solved = [record for record in records if record["reward"] >= 1]
     failed = [record for record in records if record["reward"] < 1]
     yield f"\n{len(solved)} of {count_of(len(records), 'rollout')} solved."

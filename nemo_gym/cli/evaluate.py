@@ -3,34 +3,37 @@
 What is found becomes keys of the configuration, which is then read once, as `ng_collect_rollouts` reads it.
 """
 
-import os
+import contextlib
 import shlex
 import sys
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from omegaconf import DictConfig
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from nemo_gym.cli.catalog import DatasetEntry, Entry, EnvironmentAgent, agents_in, config_of, entries, find_environment
 from nemo_gym.cli.collect import collect_with_progress
-from nemo_gym.cli.command import config_command
-from nemo_gym.common.paths import nearest
-from nemo_gym.config.command_line import shown_arguments
-from nemo_gym.config.keys import POLICY_API_KEY_KEY_NAME, POLICY_BASE_URL_KEY_NAME, POLICY_MODEL_NAME_KEY_NAME
+from nemo_gym.cli.command import config_command, print_result, wants_json
+from nemo_gym.config.command_line import process_command_line, shown_arguments
+from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME, POLICY_BASE_URL_KEY_NAME, POLICY_MODEL_NAME_KEY_NAME
+from nemo_gym.config.loading import load_config
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
+from nemo_gym.evaluation.models import Scripted, Setup, merged, model_setup
+from nemo_gym.evaluation.rows import write_dataset
+from nemo_gym.evaluation.run import check_all_rows
+from nemo_gym.evaluation.setup import Target, dataset_of, find_target, with_judge
+from nemo_gym.rollouts.collection import Collection
 from nemo_gym.rollouts.config import RolloutCollectionConfig
-
-OPENAI_URL = "https://api.openai.com/v1"
-OPENAI_KEY_ENV_VAR = "OPENAI_API_KEY"
-PREFERRED = ("validation", "example", "train")
-"""Types of datasets, the one to evaluate on first."""
+from nemo_gym.rollouts.metrics import RunningMetrics
+from nemo_gym.rollouts.store import collated_inputs_path
 
 
 class EvalConfig(CommandConfig):
-    """Evaluate a model in an environment: collect scored rollouts and show the metrics.
+    """Evaluate a model in one environment or several: collect scored rollouts and show the metrics.
 
     The config, the agent and the dataset are found by the name of the environment. All other settings of
     `ng_collect_rollouts` and of the servers can be given, too.
@@ -40,21 +43,35 @@ class EvalConfig(CommandConfig):
     ```bash
     ng eval mcqa --model local -n 4
     ng eval resources_servers/my_env --model gpt-4.1 --limit 20 --repeats 4
+    ng eval my_env --agent my_module:MyAgent --script replies.jsonl
+    ng eval mcqa calendar workplace_assistant --model gpt-4.1
     ```
     """
 
     POSITIONAL: ClassVar[tuple[str, ...]] = ("environment",)
     SHORT_OPTIONS: ClassVar[dict[str, str]] = {"m": "model", "n": "limit", "o": "output"}
 
-    environment: str
-    """Name or folder of the environment, or one of its config files. `ng list environments` lists them."""
+    environment: list[str]
+    """Name or folder of the environment, or one of its config files; or several of them. `ng list environments` lists
+    them."""
 
     model: str | None = None
-    """`local` for the model on this machine's CPU, the name of a model at your endpoint, or a folder or config of
-    responses_api_models. By default the endpoint of env.yaml or, without one, `local`."""
+    """`local` for the model on this machine's CPU, the name of a model at your endpoint, the URL of an endpoint, or a
+    folder or config of responses_api_models. By default the endpoint of env.yaml or of OPENAI_BASE_URL or, without
+    one, `local`."""
+
+    script: str | None = None
+    """A model that says what this file has: JSON Lines as for `scripted_model`, such as {"say": "Paris."}."""
 
     agent: str | None = None
-    """Name of the agent in the config. By default its only agent."""
+    """Name of an agent in the config, of a folder in responses_api_agents, or a class as `module:Class`. By default
+    the only agent of the config."""
+
+    judge: list[str] | None = None
+    """The model that judges, or several, in the same words as `model`. By default that of the config."""
+
+    config: list[str] = Field(default_factory=list)
+    """More YAML files, such as those of a judge or of settings. They win over the config of the environment."""
 
     dataset: str | None = None
     """Name or type of a dataset in the config, or a file. By default its validation data or, if not on disk, its
@@ -67,131 +84,114 @@ class EvalConfig(CommandConfig):
     """Number of rollouts per row."""
 
     output: str | None = None
-    """File for the scored rollouts. By default results/<environment>/<time>.jsonl."""
+    """File for the scored rollouts. By default results/<environment>/<time>.jsonl. With several environments, a
+    folder."""
 
     resume: Literal["ask", "continue", "restart"] = "ask"
     """What to do with rollouts in `output` that were made another way."""
 
+    @field_validator("judge", mode="before")
+    @classmethod
+    def _is_no_server(cls, value: Any) -> Any:
+        """A server of the configuration may be called `judge`."""
+        return None if isinstance(value, Mapping) else value
 
-def find_by_name(given: DictConfig) -> dict[str, Any]:
-    """The keys of `ng_collect_rollouts` for what `env.yaml` and the command line ask for."""
+
+def find_by_name(given: DictConfig, environment: str | None = None) -> dict[str, Any]:
+    """The keys of `ng_collect_rollouts` for what `env.yaml` and the command line ask for, by default for the first
+    environment."""
     options = EvalConfig.read(given)
-    config_path = _environment_config(options.environment)
-    agent = _agent(config_path, options.agent)
+    name = environment or options.environment[0]
+    target = find_target(name, options.agent)
+    setup = _setup(options, target, given)
+    rows = dataset_of(target, options.dataset) if not _is_file(options.dataset) else str(options.dataset)
+    output = _output(options, target)
     return {
-        "config_paths": [str(config_path), *_model_configs(options.model, given)],
-        "agent_name": agent.name,
-        "input_jsonl_fpath": _dataset(agent, options.dataset),
-        "output_jsonl_fpath": options.output or _new_output(Path(options.environment.rstrip("/")).stem),
+        **setup.settings,
+        CONFIG_PATHS_KEY_NAME: [*setup.config_paths, *options.config],
+        "agent_name": target.agent,
+        "input_jsonl_fpath": str(write_dataset(rows, collated_inputs_path(Path(output)))),
+        "output_jsonl_fpath": output,
         "num_repeats": options.repeats,
-        **_policy(options.model, given),
     }
 
 
 @config_command(EvalConfig, initial=find_by_name)
 def evaluate_model(options: EvalConfig, config: DictConfig) -> int:
     """Evaluate a model in an environment."""
-    collection = RolloutCollectionConfig.read(config)
-    model = options.model or _default_model(config)
-    print(f"{collection.agent_name} on {collection.input_jsonl_fpath}, model: {model}", file=sys.stderr)
+    code, results = 0, list[dict[str, Any]]()
+    for index, name in enumerate(options.environment):
+        if index:
+            config = load_config(
+                process_command_line(), initial=partial(find_by_name, environment=name), fill_ports=False
+            )
+        collection = RolloutCollectionConfig.read(config)
+        metrics = _evaluate(options, name, config, collection)
+        code |= metrics.failed.total() > collection.tolerated_failures
+        results.append({"environment": name, "output": collection.output_jsonl_fpath, "metrics": metrics.summary()})
+    if len(results) > 1:
+        print_result({"environments": results}, "" if wants_json() else "\n".join(map(_line, results)))
+    return code
+
+
+def _evaluate(
+    options: EvalConfig, name: str, config: DictConfig, collection: RolloutCollectionConfig
+) -> RunningMetrics:
+    own = find_target(name, options.agent).setup  # the classes of an agent are in no configuration
+    model = options.script or options.model or _default_model(config)
+    rows = Path(collection.input_jsonl_fpath)
+    shown = rows.relative_to(Path.cwd()) if rows.is_relative_to(Path.cwd()) else rows
+    print(f"{collection.agent_name} on {shown}, model: {model}", file=sys.stderr)
     try:
-        metrics = collect_with_progress(config, collection)
+        return collect_with_progress(Collection(config, collection, own.classes, own.code, check_all_rows))
     except KeyboardInterrupt:
         _say_how_to_resume(collection.output_jsonl_fpath)
         raise
-    return int(metrics.failed.total() > collection.tolerated_failures)
 
 
-def _new_output(name: str) -> str:
-    """A file that does not exist yet, named by the time."""
-    base = f"results/{name}/{time.strftime('%Y%m%d-%H%M%S')}"
-    candidates = (f"{base}{suffix}.jsonl" for suffix in ("", *(f"-{number}" for number in range(2, 1000))))
-    return next(path for path in candidates if not Path(path).exists())
+def _setup(options: EvalConfig, target: Target, given: DictConfig) -> Setup:
+    if options.script is not None and options.model is not None:
+        raise ConfigError("Give --model or --script: a script is a model of its own.")
+    model = options.model if options.script is None else Scripted(options.script)
+    return merged(with_judge(target, options.judge, given).setup, model_setup(model, given))
 
 
-def _environment_config(name: str) -> Path:
-    if name.endswith((".yaml", ".yml")):
-        return Path(name)
-    return config_of(find_environment(name), name.rstrip("/").rpartition("/")[2])
+def _is_file(dataset: str | None) -> bool:
+    return dataset is not None and (dataset.endswith(".jsonl") or Path(dataset).is_file())
 
 
-def _agent(config: Path, name: str | None) -> EnvironmentAgent:
-    agents = {agent.name: agent for agent in agents_in(config)}
-    if not agents:
-        raise ConfigError(f"{config} defines no agent, so there is nothing to evaluate.")
-    if name is None and len(agents) == 1:
-        return next(iter(agents.values()))
-    listed = ", ".join(agents)
-    if name is None:
-        raise ConfigError(f"{config} defines several agents. Choose one with --agent: {listed}.")
-    if name not in agents:
-        raise ConfigError(f"{config} defines no agent '{name}'. Its agents: {listed}.{nearest(name, agents)}")
-    return agents[name]
+def _output(options: EvalConfig, target: Target) -> str:
+    if options.output is None:
+        return new_output(target.name)
+    if len(options.environment) == 1:
+        return options.output
+    if options.output.endswith(".jsonl"):
+        raise ConfigError(f"'{options.output}' is one file; for several environments, --output names a folder.")
+    return str(Path(options.output) / f"{target.name}.jsonl")
 
 
-def _dataset(agent: EnvironmentAgent, wanted: str | None) -> str:
-    if wanted is not None and (wanted.endswith(".jsonl") or Path(wanted).is_file()):
-        return wanted
-    chosen = [each for each in agent.datasets if wanted in (None, each.name, each.type)]
-    if not chosen:
-        names = sorted({each.name for each in agent.datasets})
-        listed = ", ".join(names) or "none"
-        hint = nearest(wanted or "", names)
-        raise ConfigError(f"{agent.name} has no dataset '{wanted}'. Its datasets: {listed}.{hint} Or give a file.")
-    on_disk = sorted((each for each in chosen if each.is_on_disk), key=_preference)
-    if not on_disk:
-        missing = ", ".join(each.path for each in chosen)
-        raise ConfigError(f"No dataset of {agent.name} is on disk: {missing}. Download it, or give a file.")
-    return on_disk[0].path
+def new_output(name: str) -> str:
+    """A file named by the time, which did not exist: another `ng eval` of the same second gets another one."""
+    base = Path(f"results/{name}/{time.strftime('%Y%m%d-%H%M%S')}")
+    base.parent.mkdir(parents=True, exist_ok=True)
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        with contextlib.suppress(FileExistsError):
+            path = f"{base}{suffix}.jsonl"
+            Path(path).touch(exist_ok=False)
+            return path
+    raise ConfigError(f"There are a thousand outputs like {base}.jsonl. Name one with --output.")
 
 
-def _preference(dataset: DatasetEntry) -> int:
-    return PREFERRED.index(dataset.type) if dataset.type in PREFERRED else len(PREFERRED)
-
-
-def _model_entry(name: str) -> Entry | None:
-    folder = name.rstrip("/").removeprefix("responses_api_models/")
-    return next((each for each in entries("responses_api_models") if each.name in (folder, f"{folder}_model")), None)
-
-
-def _model_configs(name: str | None, given: DictConfig) -> list[str]:
-    """The config of the model. None for the default, which the configuration itself chooses."""
-    if name is not None and name.endswith((".yaml", ".yml")):
-        return [name]
-    entry = None if name is None else _model_entry(name)
-    if entry is not None:
-        return [str(config_of(entry))]
-    if name is None and not _has_endpoint(given):
-        return []
-    return ["responses_api_models/openai_model/configs/openai_model.yaml"]
-
-
-def _policy(name: str | None, given: DictConfig) -> dict[str, Any]:
-    """Where the model is, if a name says which."""
-    if name is None or name.endswith((".yaml", ".yml")) or _model_entry(name) is not None:
-        return {}
-    key = given.get(POLICY_API_KEY_KEY_NAME) or os.environ.get(OPENAI_KEY_ENV_VAR)
-    if not key:
-        models = [each.name for each in entries("responses_api_models")]
-        hint = nearest(name, ["local", *models])
-        raise ConfigError(
-            f"'{name}' is a model at an endpoint, which needs a key: set {OPENAI_KEY_ENV_VAR}, or policy_api_key and "
-            f"policy_base_url in env.yaml. `--model local` needs none.{hint}"
-        )
-    url = given.get(POLICY_BASE_URL_KEY_NAME) or OPENAI_URL
-    return {
-        POLICY_BASE_URL_KEY_NAME: url,
-        POLICY_API_KEY_KEY_NAME: key,
-        POLICY_MODEL_NAME_KEY_NAME: name,
-    }
-
-
-def _has_endpoint(given: DictConfig) -> bool:
-    return bool(given.get(POLICY_BASE_URL_KEY_NAME))
+def _line(result: dict[str, Any]) -> str:
+    metrics = result["metrics"]
+    reward, failed = metrics["reward"], metrics["failed"]
+    shown = f"reward {reward['mean']:.4g}" if reward else "no reward"
+    return f"{result['environment']}: {shown}, {metrics['scored']} scored{f', {failed} failed' if failed else ''}"
 
 
 def _default_model(given: DictConfig) -> str:
-    return str(given.get(POLICY_MODEL_NAME_KEY_NAME, "policy_model")) if _has_endpoint(given) else "local"
+    is_configured = bool(given.get(POLICY_BASE_URL_KEY_NAME))
+    return str(given.get(POLICY_MODEL_NAME_KEY_NAME, "policy_model")) if is_configured else "local"
 
 
 def _say_how_to_resume(output: str) -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ConfigDict, Field
 
 from nemo_gym.cli.command import FAILED, command, config_command, print_result, wants_json
-from nemo_gym.cli.init import find_folder
+from nemo_gym.cli.environments import find_folder
 from nemo_gym.common.paths import PARENT_DIR, find_uv
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import StartupError
-from nemo_gym.runtime.venvs import python_for
+from nemo_gym.runtime.requirements import python_for
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

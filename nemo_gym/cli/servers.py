@@ -33,7 +33,7 @@ from nemo_gym.runtime.class_loader import grouped
 from nemo_gym.runtime.head_server import ServerInstanceDisplayConfig, check_run_identity, is_running, run_identity
 from nemo_gym.runtime.launcher import Launcher, default_echo
 from nemo_gym.runtime.membership import WorkerPlan, join_and_serve, plan_worker, token_of
-from nemo_gym.runtime.venvs import VenvSettings
+from nemo_gym.runtime.requirements import VenvSettings
 from nemo_gym.server.uvicorn_runner import bind, set_by_signals
 
 START_TIMEOUT_S = 3600.0
@@ -140,7 +140,7 @@ class RunHelper:
 
     @property
     def head_server_config(self) -> BaseServerConfig:
-        """Where the head server listens, for `RolloutCollectionHelper` and `ServerClient`."""
+        """Return the address of the head server, for `RolloutCollectionHelper` and `ServerClient`."""
         head = self._ready.result().config.head_server
         return BaseServerConfig(host=head.host, port=head.port)
 
@@ -244,14 +244,26 @@ def status(options: StatusConfig, config: DictConfig) -> None:
     try:
         instances = running_servers(head)
     except HeadServerError as error:
-        print(f"{error}\nStart servers with `ng_run`.")
-        sys.exit(1)
+        if not _show_collections():
+            print(f"{error}\nStart servers with `ng_run`.")
+            sys.exit(1)
+        return
     if wants_json():
         print_result({"servers": [each.model_dump(exclude_none=True) for each in instances]})
     else:
         display_status(instances)
     if any(instance.status != "success" for instance in instances):
         sys.exit(1)
+
+
+def _show_collections() -> bool:
+    """Print the collections in progress, which have servers of their own. False if there is none."""
+    from nemo_gym.cli.view import live_lines, live_runs
+
+    runs = live_runs()
+    if runs:
+        print_result({"collections": runs}, "\n".join(map(one_line, live_lines(runs))))
+    return bool(runs)
 
 
 def _server_lines(head: BaseServerConfig) -> list[str]:
@@ -335,7 +347,7 @@ def stop(options: StopConfig, config: DictConfig) -> None:
 
 
 def describe_run(head: BaseServerConfig, pid: int, *, started_at: float | None) -> str:
-    """What runs, since when, and whose it is. A run that cannot be named is an error."""
+    """Describe a run: its servers, start time and owner. A run that cannot be named is an error."""
     url, token = base_url(head.host, head.port), run_token(head.port)
     config = OmegaConf.create(orjson.loads(get_from_head(url, "/global_config_dict_yaml", token=token)))
     instances = orjson.loads(get_from_head(url, "/server_instances", token=token))
@@ -413,13 +425,13 @@ def worker(options: WorkerConfig, config: DictConfig) -> None:
 
 
 async def _serve_worker(plan: WorkerPlan, options: WorkerConfig) -> None:
-    from nemo_gym.rollouts.worker import serve_rows  # takes long to import, and the other commands do not need it
+    from nemo_gym.rollouts.worker import serve  # takes long to import, and the other commands do not need it
 
     stop = set_by_signals()
     with contextlib.ExitStack() as opened:
         if options.health_port is not None:
             opened.enter_context(health_thread(bind(plan.host, options.health_port)))
-        await join_and_serve(plan, partial(serve_rows, drain_s=options.drain_timeout_s), stop, _say_joined)
+        await join_and_serve(plan, partial(serve, drain_s=options.drain_timeout_s), stop, _say_joined)
 
 
 def _say_joined(index: int) -> None:
@@ -445,7 +457,7 @@ def health_thread(listening: socket.socket, *, hung_after_s: float = HUNG_AFTER_
 
 
 class _Heartbeat:
-    """When the event loop ran last."""
+    """Time at which the event loop ran last."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()

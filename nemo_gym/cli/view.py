@@ -14,8 +14,7 @@ from nemo_gym.common import event_loop
 from nemo_gym.common.redaction import one_line
 from nemo_gym.common.words import count_of
 from nemo_gym.server.request_checks import ServerLimits
-from nemo_gym.viewer.live import find_runs, statuses
-from nemo_gym.viewer.server import ViewerConfig, serve_viewer
+from nemo_gym.viewer.server import ViewerConfig, find_runs, serve_viewer, statuses
 from nemo_gym.viewer.text import text_report
 
 CLEAR = "\x1b[H\x1b[2J"
@@ -40,15 +39,19 @@ def _announce(urls: list[str]) -> None:
 def watch(servers: Callable[[], list[str]], *, every_s: float) -> None:
     """Print servers and collections for `ng_status --watch` until Ctrl+C, in place on a terminal."""
     while True:
-        lines = [*servers(), "", *live_lines()]
+        lines = [*servers(), "", *live_lines(live_runs())]
         text = "\n".join(one_line(line) for line in lines)
         print((CLEAR if sys.stdout.isatty() else "") + text, flush=True)
         time.sleep(every_s)
 
 
-def live_lines() -> Iterator[str]:
+def live_runs() -> list[dict[str, Any]]:
+    """The status of each collection in progress."""
+    return asyncio.run(statuses(find_runs()))
+
+
+def live_lines(runs: list[dict[str, Any]]) -> Iterator[str]:
     """The collections in progress, as text."""
-    runs = asyncio.run(statuses(find_runs()))
     if not runs:
         yield "No collection of yours runs on this machine now."
     for run in runs:

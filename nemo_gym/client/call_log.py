@@ -12,10 +12,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from nemo_gym.client.reply import ServerReply
+from nemo_gym.errors import BlockedError
 
 CallKind = Literal["model", "tool", "message"]
 """`model`: also of judges and simulated users. `message`: the environment speaks as the user."""
-Send = Callable[[], Awaitable[ServerReply]]
+Send = Callable[..., Awaitable[ServerReply]]
+"""Sends a call, or another one in the same session: takes a path, a body and more cookies."""
 
 END_OF_ATTEMPT = "/run"
 """The name of the line that ends an attempt. Its status is that of the agent's reply."""
@@ -28,7 +30,7 @@ class Call(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """Server and path, the digest of the request, and the number of the call among equal ones of its attempt."""
     kind: CallKind | None = None
     participant: str = ""
-    """Who calls a tool, if it is not the policy."""
+    """The caller of a tool, if it is not the policy."""
     status: int = 0
     """0 if there was no reply."""
     started_at: float = 0.0
@@ -75,10 +77,27 @@ def call_name(server: str, path: str, request: bytes) -> str:
 
 
 class RolloutLog(Protocol):
-    """What `ServerClient` passes the calls of a rollout to."""
+    """Receives the calls of a rollout from `ServerClient`."""
+
+    @property
+    def policy_version(self) -> int | None:
+        """The version of the weights that the trainer names."""
+
+    async def wait_while_paused(self) -> None:
+        """Wait until models may be called."""
 
     def call(self, server: str, path: str, body: Any, send: Send) -> Awaitable[ServerReply]:
         """The reply to a call. `send` makes it."""
+
+
+RoutingKey = Literal["rollout", "group"]
+
+
+class Routing(NamedTuple):
+    """What model endpoints and routers in front of them may be told, so that requests that share a prompt meet."""
+
+    rollout: str
+    group: str
 
 
 class RunningRollout(NamedTuple):
@@ -87,22 +106,49 @@ class RunningRollout(NamedTuple):
     id: str | None
     """As in the path of requests: `/ng-rollout/<id>/...`."""
     log: RolloutLog | None
+    routing: Routing | None = None
 
+
+class ServerCall(Protocol):
+    """A call that a server in this process answers."""
+
+    server: str
+    path: str
+    started: float
+    interruption: BlockedError | None
+    """The exception that the watchdog raised in the code of this call, or in a task that it started."""
+
+    @property
+    def stage(self) -> str:
+        """The stage of a rollout that the call belongs to. Empty before it runs."""
+
+
+running_call: ContextVar[ServerCall | None] = ContextVar("nemo_gym_running_call", default=None)
+"""The call that the running code works for. Tasks and callbacks inherit it."""
 
 _running: ContextVar[RunningRollout | None] = ContextVar("nemo_gym_rollout", default=None)
 current_rollout = _running.get
 
 
 @contextmanager
-def rollout_context(rollout_id: str | None, log: RolloutLog | None = None) -> Iterator[None]:
-    """Let the calls made inside the block belong to this rollout. Without a log, that of the surrounding block, if
-    there is one, gets them."""
+def rollout_context(
+    rollout_id: str | None, log: RolloutLog | None = None, routing: Routing | None = None
+) -> Iterator[None]:
+    """Let the calls made inside the block belong to this rollout. Log and routing that are not given are those of the
+    surrounding block, if there is one."""
     outer = current_rollout()
-    token = _running.set(RunningRollout(rollout_id, log or (outer and outer.log)))
+    inherited = (outer and outer.log), (outer and outer.routing)
+    token = _running.set(RunningRollout(rollout_id, log or inherited[0], routing or inherited[1]))
     try:
         yield
     finally:
         _running.reset(token)
+
+
+def current_routing(key: RoutingKey) -> str | None:
+    """The rollout or group of the running task, as endpoints may be told."""
+    rollout = current_rollout()
+    return None if rollout is None or rollout.routing is None else getattr(rollout.routing, key)
 
 
 def current_rollout_id() -> str | None:

@@ -8,6 +8,7 @@ Invariant: bytes that arrive while no request is waiting for them never become t
 """
 
 import asyncio
+import re
 import select
 import socket
 import ssl
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 import httptools
 from pydantic import Field
 
-from nemo_gym.client.http_messages import HttpReply, parse_plain_reply
+from nemo_gym.client.reply import ServerReply
 from nemo_gym.client.url import Origin, Proxy, open_tunnel
 from nemo_gym.common.descriptors import open_connections
 from nemo_gym.config.types import GlobalKeys
@@ -62,6 +63,30 @@ class HttpSettings(GlobalKeys):
 
     max_response_headers: int = Field(default=1000, ge=1)
     """Upper bound for the number of header lines of a reply."""
+
+
+_PLAIN_HEAD = re.compile(
+    rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\r\n\0]*)?\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)*)\r\n"
+)
+_FRAMING = re.compile(
+    rb"\n(?:content-length:(?:[ \t]*(\d{1,12})[ \t]*\r)?|(?:transfer-encoding|content-encoding|upgrade|trailer):"
+    rb"|connection(?!: *keep-alive *\r):)"
+)
+"""The headers that say how the body is sent. Matches the number of a valid Content-Length, and nothing of others."""
+_PLAIN_WITHOUT_BODY = frozenset((b"204", b"205", b"304"))
+
+
+def parse_plain_reply(data: bytes, *, max_headers: int) -> ServerReply | None:
+    """The reply if `data` is all of it and it is a plain one: one valid Content-Length, no other framing, no
+    compression, and the connection stays open. None for any other data, which needs a real parser."""
+    head = _PLAIN_HEAD.match(data)
+    if head is None or head[1] in _PLAIN_WITHOUT_BODY:
+        return None
+    lines, end = head[2], head.end()
+    lengths = _FRAMING.findall(data[:end].lower())
+    if len(lengths) != 1 or not lengths[0] or end + int(lengths[0]) != len(data) or lines.count(b"\n") > max_headers:
+        return None
+    return ServerReply("", int(head[1]), data[end:], headers=lines)
 
 
 class ConnectionLostError(GymError):
@@ -124,7 +149,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: ConnectionOwner) -> None:
         self._loop, self._owner = loop, owner
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[HttpReply] | None = None
+        self._waiter: asyncio.Future[ServerReply] | None = None
         self._unsent: tuple[bytes, ...] = ()
         """The request that waits for the end of the loop's turn."""
         self._has_tls = self._was_used = False
@@ -133,7 +158,7 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: bytes | bytearray = b""
         self._encoding, self._ends_with_connection = "", False
-        self._reply: HttpReply | None = None
+        self._reply: ServerReply | None = None
         self._is_parsing = False
         """The current reply is not a plain one."""
 
@@ -146,7 +171,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def send(self, head: bytes, body: Body | None) -> "asyncio.Future[HttpReply]":
+    def send(self, head: bytes, body: Body | None) -> "asyncio.Future[ServerReply]":
         """Send a request. The future is its whole reply; call `finish` when it is done or no longer wanted."""
         if self._transport is None:
             raise UnsentError("the connection was closed")
@@ -294,7 +319,7 @@ class Connection(asyncio.Protocol):
                 return
         if not self._parser.should_keep_alive() or self._ends_with_connection or self._is_sending():
             self.close()
-        self._reply = HttpReply(self._parser.get_status_code(), self._headers, body)
+        self._reply = ServerReply("", self._parser.get_status_code(), body, headers=self._headers)
 
     def _deliver(self) -> None:
         """Hand over the reply when all bytes that came with it are parsed: if more follow its end, it is invalid."""
@@ -348,7 +373,7 @@ class Connection(asyncio.Protocol):
 
 
 def _wbits(body: bytes) -> int:
-    """What zlib needs to know of a body: gzip (31), zlib (15), or the bare deflate (-15) that some servers send."""
+    """Return zlib's window size for a body: gzip (31), zlib (15), or the bare deflate (-15) that some servers send."""
     if body[:2] == b"\x1f\x8b":
         return 31
     return 15 if len(body) >= 2 and body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0 else -15

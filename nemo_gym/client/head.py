@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
+import msgspec
 
 from nemo_gym.client.pool import HttpClient
+from nemo_gym.common.metrics import Family, decode_families
 from nemo_gym.common.paths import cache_dir
 from nemo_gym.errors import HeadServerError, UpstreamError
 
@@ -23,13 +24,13 @@ STATUS_TIMEOUT_S = 5.0
 
 
 def base_url(host: str, port: int) -> str:
-    """Where a client finds a server that listens on `host`."""
+    """Return the URL by which clients reach a server that listens on `host`."""
     reachable = "127.0.0.1" if host in ("", "0.0.0.0") else f"[{host}]" if ":" in host else host
     return f"http://{reachable}:{port}"
 
 
 def address_in(block: Any) -> str | None:
-    """Where the server of a block of the configuration is, if it is the block of a server that runs somewhere."""
+    """Return the address in a server's block of the configuration, or None if the block has none."""
     try:
         inner = next(iter(next(iter(block.values())).values()))
         return base_url(inner["host"], inner["port"])
@@ -38,7 +39,7 @@ def address_in(block: Any) -> str | None:
 
 
 def run_token_file(head_port: int) -> Path:
-    """Where the token of a run that listens beyond this machine is kept for its user's other commands."""
+    """Return the file with the token of a run that listens beyond this machine, for its user's other commands."""
     return cache_dir() / "runs" / str(head_port)
 
 
@@ -65,7 +66,7 @@ async def fetch_addresses(http: HttpClient, url: str, *, token: str | None) -> d
     if reply.status != 200:
         raise UpstreamError(path, reply.status, reply.text)
     try:
-        return {str(server["process_name"]): str(server["url"]) for server in orjson.loads(reply.body)}
+        return {str(server["process_name"]): str(server["url"]) for server in reply.json()}
     except (ValueError, TypeError, KeyError) as error:
         raise UpstreamError(path, reply.status, f"no list of servers: {error!r}") from error
 
@@ -78,8 +79,8 @@ def get_from_head(url: str, path: str, *, token: str | None = None, timeout_s: f
         async with HttpClient() as http:
             reply = await http.fetch("GET", url + path, headers=headers, timeout_s=timeout_s, use_proxy=False)
         if reply.status != 200:
-            raise UpstreamError(url, reply.status, reply.body.decode(errors="replace"))
-        return reply.body
+            raise UpstreamError(url, reply.status, reply.text)
+        return reply.content()
 
     try:
         with ThreadPoolExecutor(1) as thread:  # the caller's thread may have a running loop, as in a notebook
@@ -99,7 +100,7 @@ class BlockedRollout(NamedTuple):
     """The rollout whose code blocked a worker until it was killed."""
 
     pid: int
-    """Of the worker that was killed."""
+    """The process id of the worker that was killed."""
     name: str
     """As `rollout_name` gives it."""
     place: str
@@ -112,12 +113,13 @@ def rollout_name(number: int, row_hash: str) -> str:
 
 
 class WorkerAddress(NamedTuple):
-    """Where one worker is, and what it serves."""
+    """The addresses and the servers of one worker."""
 
     worker: int
     """Its index in the run, which the session tokens it issues begin with."""
     url: str
-    """Where it alone answers HTTP requests for its servers; they name the server in the header SERVER_HEADER."""
+    """The URL at which it alone answers HTTP requests for its servers; they name it in the header
+    SERVER_HEADER."""
     rows: str
     """`host:port` where it alone accepts rows of collectors."""
     servers: tuple[str, ...]
@@ -151,8 +153,7 @@ async def list_workers(client: "ServerClient") -> list[WorkerAddress] | None:
     if reply.status != 200:
         return None
     try:
-        found = orjson.loads(reply.body)
-        return [_read_address(item) for item in found]
+        return [_read_address(item) for item in reply.json()]
     except (ValueError, TypeError, KeyError) as error:
         raise HeadServerError(f"{url}/workers answered with no list of workers: {error!r}") from error
 
@@ -161,3 +162,16 @@ def _read_address(item: dict[str, Any]) -> WorkerAddress:
     blocked = item.get("blocked")
     address = WorkerAddress(**{**item, "servers": tuple(item["servers"])})
     return address._replace(blocked=None if blocked is None else BlockedRollout(*blocked))
+
+
+SCRAPE_TIMEOUT_S = 3.0
+
+
+async def fetch_metrics(http: HttpClient, url: str, *, token: str | None) -> list[Family]:
+    """Return the metrics that a worker or head server reports, none if it does not answer."""
+    options: dict[str, Any] = {"headers": token_headers(token), "timeout_s": SCRAPE_TIMEOUT_S, "use_proxy": False}
+    try:
+        reply = await http.fetch("GET", f"{url}/metrics.json", **options)
+        return decode_families(reply.content()) if reply.status == 200 else []
+    except (UpstreamError, msgspec.DecodeError):
+        return []

@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import orjson
 from pydantic import BaseModel, Field
 
+from nemo_gym.client.call_log import RoutingKey, current_routing
 from nemo_gym.client.pool import HttpClient, shared_client
 from nemo_gym.client.server_client import CookieJar
 from nemo_gym.client.url import check_url, join_url, shown_url, user_info_of
@@ -54,6 +55,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
     internal: bool = False
     default_headers: dict[str, str] = Field(default_factory=dict)
     default_query: dict[str, str] = Field(default_factory=dict)
+    session_header: dict[str, RoutingKey] = Field(default_factory=dict)
     max_tries: int = MAX_TRIES
     timeout_s: float = REQUEST_TIMEOUT_S
     http: Callable[[], HttpClient] = shared_client
@@ -76,6 +78,11 @@ class NeMoGymAsyncOpenAI(BaseModel):
         user_info = user_info_of(self.base_url)
         own = self.authorization() if user_info is None else {"Authorization": user_info}
         return {name: value for name, value in own.items() if name.lower() not in given} | self.default_headers
+
+    def _routing_headers(self) -> dict[str, str]:
+        """The headers that say which rollout or group a request is of. A group's name may be any text."""
+        values = ((name, current_routing(key)) for name, key in self.session_header.items())
+        return {name: quote(value) for name, value in values if value is not None}
 
     async def create_response(self, **params: Any) -> dict[str, Any]:
         return self._object(await self.post("/responses", encode(params)))
@@ -119,7 +126,8 @@ class NeMoGymAsyncOpenAI(BaseModel):
         if self.default_query:
             url += f"{'&' if '?' in url else '?'}{urlencode(self.default_query)}"
         try:
-            answer = await self.http().fetch(method, url, body=body, headers=self._headers, timeout_s=self.timeout_s)
+            headers = {**self._headers, **self._routing_headers()} if self.session_header else self._headers
+            answer = await self.http().fetch(method, url, body=body, headers=headers, timeout_s=self.timeout_s)
         except UpstreamError as error:
             record_retry(throttled=int(error.cause == "timeout"))
             raise
@@ -127,10 +135,11 @@ class NeMoGymAsyncOpenAI(BaseModel):
             # the time ran out while the endpoint had the request
             record_retry(throttled=int(time_left(math.inf) <= 0))
             raise
-        if answer.status == 200 or (answer.status < 300 and answer.body.lstrip().startswith(b"{")):
-            return answer.body
+        content = answer.content()
+        if answer.status == 200 or (answer.status < 300 and content.lstrip().startswith(b"{")):
+            return content
         record_retry(throttled=int(answer.status in THROTTLING_STATUSES))
-        text = self.text_of(answer.body)
+        text = self.text_of(content)
         raise UpstreamError(shown_url(url), answer.status, text, cause="model", retry_after_s=answer.retry_after_s)
 
     @property
@@ -143,7 +152,7 @@ class NeMoGymAsyncOpenAI(BaseModel):
         return {"Authorization": f"Bearer {self.api_key}"}
 
     def text_of(self, body: bytes) -> str:
-        """What an endpoint wrote, without the key and other headers that it may have echoed."""
+        """Return the text of an endpoint, without the key and other headers that it may have echoed."""
         text = body[: MAX_TEXT_BYTES + MAX_SECRET_BYTES].decode(errors="replace")
         return self._redactor.text(redact(text))[:MAX_TEXT_BYTES]
 
@@ -178,16 +187,20 @@ _UNHEALTHY_STATUSES = frozenset((0, 502, 503, 504, 520, 529))
 _INCONCLUSIVE_STATUSES = frozenset((200, 408, 429, 500))
 """Failures that say little about an endpoint's health: it is busy, or has trouble with this one request."""
 _GATEWAY_STATUSES = frozenset((502, 503, 504))
-"""What a proxy answers in the place of an endpoint that is down."""
+"""Statuses with which a proxy answers for an endpoint that is down."""
 
 rate_limited_log = RateLimitedLog(logging.getLogger(__name__))
 
 
 class EndpointSettings(BaseModel):
-    """How a model's endpoints are called, the same for every kind of model server."""
+    """Options for calls of a model's endpoints, the same for every kind of model server."""
 
     default_headers: dict[str, str] = Field(default_factory=dict)
     """Sent with every request."""
+
+    session_header: dict[str, RoutingKey] = Field(default_factory=dict)
+    """Headers that say which rollout or group a request is of, for routers that send those with the same value to the
+    same replica, such as `{x-session-id: group}`."""
 
     extra_body: dict[str, Any] | None = None
     """Parameters for every request beyond its own, such as `cache: {no-cache: true}`. The request's own win."""
@@ -196,13 +209,13 @@ class EndpointSettings(BaseModel):
     """Upper bound for requests in flight from one worker. Others wait, within their own deadline."""
 
     max_tries: int = Field(default=MAX_TRIES, ge=1)
-    """How often a request is sent at most while its error is retryable. Not counted while the endpoint is down."""
+    """Maximum number of attempts while the error is retryable. Attempts do not count while the endpoint is down."""
 
     max_outage_s: float = Field(default=MAX_OUTAGE_S, ge=0)
-    """How long requests wait, within their deadline, for an endpoint that has answered before and is down."""
+    """Time that requests wait, within their deadline, for an endpoint that has answered before and is down."""
 
     request_timeout_s: float = Field(default=REQUEST_TIMEOUT_S, gt=0)
-    """How long one attempt may take, and how long it may wait for a slot."""
+    """Timeout of one attempt, and of the wait for a slot."""
 
 
 class Lease(NamedTuple):
@@ -316,7 +329,8 @@ class EndpointPool:
         **options: Any,
     ) -> Self:
         """A pool of clients of `kind`, one for each URL. They do not retry: the pool does."""
-        options |= {"default_headers": settings.default_headers, "timeout_s": settings.request_timeout_s}
+        options |= {"default_headers": settings.default_headers, "session_header": settings.session_header}
+        options["timeout_s"] = settings.request_timeout_s
         listed = [urls] if isinstance(urls, str) else urls
         for url in listed:
             check_url(url)
@@ -380,9 +394,12 @@ class EndpointPool:
         return not (isinstance(error, UpstreamError) and setup_code(error) == "no_quota")
 
     def session(self, jar: CookieJar, server: str) -> str | None:
-        """The id that keeps a rollout on its endpoint, kept in its cookies. With one endpoint there is none."""
+        """The id that keeps the rollouts of a group on one endpoint, or a rollout whose group is not known: then it is
+        in its cookies. With one endpoint there is none."""
         if len(self.clients) < 2:
             return None
+        if (group := current_routing("group")) is not None:
+            return group[-MAX_SESSION_CHARS:]
         cookie = f"Endpoint___{server}"
         if cookie not in jar:
             jar.merge({cookie: uuid4().hex})

@@ -1,4 +1,4 @@
-"""The HTTP client: a pool of connections for each event loop, with a timeout on everything."""
+"""The HTTP client: requests, and a pool of connections for each event loop, with a timeout on everything."""
 
 import asyncio
 import logging
@@ -9,9 +9,14 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Protocol, Self
+from urllib.parse import urljoin, urlsplit
 from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec.structs import replace
 
 from nemo_gym.client.connection import (
     Connection,
@@ -22,9 +27,20 @@ from nemo_gym.client.connection import (
     UnsentError,
     connect,
 )
-from nemo_gym.client.http_messages import MAX_REDIRECTS, REDIRECTS, HttpReply, Request
-from nemo_gym.client.url import Origin, Proxy, origin_of, proxy_for, shown_url
-from nemo_gym.common.deadline import current_deadline, is_interrupted_by, timeout
+from nemo_gym.client.reply import ServerReply
+from nemo_gym.client.url import (
+    Origin,
+    Proxy,
+    host_header,
+    is_loopback,
+    origin_of,
+    proxy_for,
+    request_target,
+    shown_url,
+    user_info_of,
+)
+from nemo_gym.common import tracing
+from nemo_gym.common.deadline import TIME_LEFT_HEADER, Deadline, current_deadline, is_interrupted_by, timeout
 from nemo_gym.common.descriptors import open_connections, outbound_limit
 from nemo_gym.errors import ConfigError, ConnectError, UpstreamError
 from nemo_gym.llm_api.json_codec import Body
@@ -43,7 +59,92 @@ for the event loop, each longer than a server may take to accept."""
 
 NO_REUSE_S = 60.0
 """How long connections to a server are used once only after it sent data that no request asked for. The next such
-data might arrive just after a request was sent, and nothing would tell it from the reply."""
+data might arrive just after a request was sent, and could not be distinguished from the reply."""
+
+
+REDIRECTS = frozenset((307, 308))
+"""Those that repeat the request as it is. What other redirects lead to is not the reply to this request."""
+MAX_REDIRECTS = 5
+_SENT_TO_ANY_ORIGIN = frozenset(("accept", "content-type"))
+
+REPLY_TIME_S = 1.0
+"""Subtracted from the time left that a server gets, so that its reply, which knows more than a timeout here, is in
+time. Of little time it is a tenth."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    cookies: Mapping[str, str]
+    body: Body | None
+    deadline: Deadline | None = None
+    """Of the caller, who tells the server how much time is left."""
+
+    def head(self, proxy: Proxy | None) -> bytes:
+        """All that precedes the body. Raises ValueError for what cannot be sent."""
+        fixed = _fixed_lines(self.method, self.url, tuple(self.headers.items()), self.body is not None, proxy)
+        body, varying = self.body, ""
+        if body is not None:
+            length = len(body) if isinstance(body, bytes) else sum(map(len, body))
+            varying = f"content-length: {length}\r\n"
+        if self.deadline is not None:
+            left_s = self.deadline.left_s()
+            varying += f"{TIME_LEFT_HEADER}: {left_s - min(REPLY_TIME_S, left_s / 10):.3f}\r\n"
+        if tracing.active is not None:
+            varying += tracing.header_lines()
+        if self.cookies:
+            cookies = "; ".join([f"{name}={value}" for name, value in self.cookies.items()])
+            return b"".join((fixed, varying.encode(), _lines({"cookie": cookies}), b"\r\n"))
+        return fixed + varying.encode() + b"\r\n"
+
+    def redirected(self, location: str) -> "Request":
+        """The request to make instead. Another origin gets no credentials. Raises ValueError for one not to make."""
+        url = urljoin(self.url, location)
+        before, after = origin_of(self.url), origin_of(url)
+        if urlsplit(url).username is not None:
+            raise ValueError("it names a user")
+        if before == after:
+            return replace(self, url=_with_user_info_of(self.url, url))
+        if before.is_tls and not after.is_tls:
+            raise ValueError("it leaves TLS")
+        if is_loopback(after.host) and not is_loopback(before.host):
+            raise ValueError("it leads to this machine")
+        headers = {name: value for name, value in self.headers.items() if name.lower() in _SENT_TO_ANY_ORIGIN}
+        return replace(self, url=url, headers=headers, cookies={})
+
+
+def _with_user_info_of(before: str, url: str) -> str:
+    user_info, at, _ = urlsplit(before).netloc.rpartition("@")
+    return url.replace("://", f"://{user_info}{at}", 1)
+
+
+@lru_cache(maxsize=4096)
+def _fixed_lines(
+    method: str, url: str, headers: tuple[tuple[str, str], ...], has_body: bool, proxy: Proxy | None
+) -> bytes:
+    """The request line and the headers that are the same every time. A header given replaces a default."""
+    lines = {"host": host_header(url), "accept-encoding": "gzip, deflate", "user-agent": "nemo-gym"}
+    if has_body:
+        lines["content-type"] = "application/json"
+    user_info = user_info_of(url)
+    if user_info is not None:
+        lines["authorization"] = user_info
+    is_forwarded = proxy is not None and not origin_of(url).is_tls
+    if is_forwarded and proxy is not None and proxy.authorization is not None:
+        lines["proxy-authorization"] = proxy.authorization
+    spelled = {name.lower(): name for name, _ in headers}
+    lines |= {name.lower(): value for name, value in headers}
+    start = f"http://{host_header(url)}" if is_forwarded else ""
+    named = {spelled.get(name, name): value for name, value in lines.items() if name != "content-length"}
+    return f"{method} {start}{request_target(url)} HTTP/1.1\r\n".encode() + _lines(named)
+
+
+def _lines(headers: Mapping[str, str]) -> bytes:
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if text.count("\n") != len(headers) or text.count("\r") != len(headers):
+        raise ValueError("a header may not contain a line break")
+    return text.encode()
 
 
 class Slots:
@@ -128,7 +229,7 @@ class _Peer:
         self.opened.discard(connection)
 
     def no_connection(self) -> str:
-        """What an error says of a server that cannot be reached."""
+        """Return the error for a server that cannot be reached."""
         through = f" through the proxy {self.proxy}" if self.proxy else ""
         return f"no connection to {self.origin.host}:{self.origin.port}{through}"
 
@@ -194,7 +295,7 @@ class HttpClient:
         await asyncio.sleep(0)  # a closed connection lets go of its socket in the loop's next turn
 
     def usage(self) -> tuple[int, int]:
-        """How many connections are in use, and how many are idle."""
+        """Count the connections in use and the idle ones."""
         idle = sum(len(peer.idle) for peer in self._peers.values())
         return len(self._opened) - idle, idle
 
@@ -214,7 +315,7 @@ class HttpClient:
         timeout_s: float,
         server: str | None = None,
         use_proxy: bool = True,
-    ) -> Coroutine[Any, Any, HttpReply]:
+    ) -> Coroutine[Any, Any, ServerReply]:
         """Send one request and read the whole reply, in `timeout_s` and within the deadline of the running task.
 
         A redirect that repeats the request (307, 308) is followed; any other is returned as it is.
@@ -227,7 +328,7 @@ class HttpClient:
         is_limited = is_interrupted_by(deadline, at=now + timeout_s)
         return exchange if is_limited else _limited(exchange, timeout_s, url, name)
 
-    async def _follow(self, request: Request, received: HttpReply, name: str, *, use_proxy: bool) -> HttpReply:
+    async def _follow(self, request: Request, received: ServerReply, name: str, *, use_proxy: bool) -> ServerReply:
         for _ in range(MAX_REDIRECTS):
             location = received.headers.get("location")
             if received.status not in REDIRECTS or location is None:
@@ -241,7 +342,7 @@ class HttpClient:
             raise UpstreamError(name, received.status, f"more than {MAX_REDIRECTS} redirects")
         return received
 
-    async def _exchange(self, request: Request, name: str, *, use_proxy: bool, follows: bool = True) -> HttpReply:
+    async def _exchange(self, request: Request, name: str, *, use_proxy: bool, follows: bool = True) -> ServerReply:
         try:
             origin = origin_of(request.url)
             peer = self._peers.get((origin, use_proxy)) or self._add_peer(origin, use_proxy=use_proxy)
@@ -303,7 +404,7 @@ class HttpClient:
             raise ConnectError(name, 0, f"{peer.no_connection()}: {error}") from error
 
     def _close_longest_idle(self) -> None:
-        """Make room for a connection to one server at the expense of another."""
+        """Close an idle connection to one server so that one to another can be opened."""
         peers = [peer for peer in self._peers.values() if peer.idle]
         if peers:
             min(peers, key=lambda peer: peer.idle[0][0]).idle.popleft()[1].close()
@@ -319,7 +420,7 @@ class HttpClient:
             self._sweep_later()
 
 
-async def _limited(exchange: Coroutine[Any, Any, HttpReply], timeout_s: float, url: str, name: str) -> HttpReply:
+async def _limited(exchange: Coroutine[Any, Any, ServerReply], timeout_s: float, url: str, name: str) -> ServerReply:
     def no_reply(limit: str) -> UpstreamError:
         return UpstreamError(name, 0, f"no reply from {shown_url(url)} within {limit}", cause="timeout")
 

@@ -4,14 +4,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Container, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from http import HTTPStatus
 from http.cookies import Morsel
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import orjson
 
-from nemo_gym.client.call_log import Send, current_rollout
+from nemo_gym.client.call_log import current_rollout
 from nemo_gym.client.head import (
     CALLER_HEADER,
     STATUS_TIMEOUT_S,
@@ -23,20 +23,15 @@ from nemo_gym.client.head import (
 from nemo_gym.client.head import TOKEN_HEADER as TOKEN_HEADER
 from nemo_gym.client.head import base_url as base_url
 from nemo_gym.client.head import get_from_head as get_from_head
-from nemo_gym.client.http_messages import HttpReply
 from nemo_gym.client.pool import HttpClient, shared_client
 from nemo_gym.client.reply import (
     REFUSAL_STATUSES,
-    PeerResponse,
     bounded,
-    failure_in,
     raise_refusal,
     raise_timeout,
-    read_reply,
     too_large,
 )
 from nemo_gym.client.reply import ServerReply as ServerReply
-from nemo_gym.common import tracing
 from nemo_gym.common.cookies import CookieJar as CookieJar
 from nemo_gym.common.cookies import server_of
 from nemo_gym.common.deadline import fresh_deadline, timeout
@@ -68,8 +63,9 @@ CALL_TIMEOUT_S = 3600.0
 """For a call that names no limit of its own. Finite, so that nothing waits for ever."""
 MAX_CONNECT_TRIES = 5
 RELEASE_TIMEOUT_S = 2.0
+NO_COOKIES: Mapping[str, str] = {}
 LOOK_UP_EVERY_S = 1.0
-"""At most so often is the head server asked again where servers are, however many calls do not reach them."""
+"""Minimum pause between two look-ups of addresses at the head server, however many calls reach no server."""
 
 
 class LocalServer(Protocol):
@@ -81,7 +77,6 @@ class LocalServer(Protocol):
         self, method: str, path: str, body: Any, cookies: Mapping[str, str], *, ends_session: bool
     ) -> Awaitable[ServerReply]: ...
 
-    def does_nothing(self, path: str, body: Any) -> bool: ...
     def release(self, token: str) -> Awaitable[object] | None: ...
     def blocked(self) -> dict[str, dict[str, float]]: ...
     def families(self) -> "list[Family]":
@@ -90,6 +85,9 @@ class LocalServer(Protocol):
 
 class ServerClient:
     """Knows where the servers of a run are, and calls them."""
+
+    caller_key = ""
+    """The key that only servers of this run have."""
 
     def __init__(
         self,
@@ -101,7 +99,13 @@ class ServerClient:
         http: HttpClient | None = None,
         token: str | None = None,
         caller_key: str = "",
+        **fields: Any,
     ) -> None:
+        """`fields` are those that a subclass declares: for code of the public NeMo Gym this is a pydantic model."""
+        unknown = fields.keys() - vars(type(self)).get("__annotations__", {}).keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
+        vars(self).update(fields)
         self.head_server_config = head_server_config
         self._config = {} if global_config_dict is None else global_config_dict
         self.addresses = dict(addresses or {})
@@ -120,7 +124,7 @@ class ServerClient:
 
     @classmethod
     def load_head_server_config(cls) -> "BaseServerConfig":
-        """Where the head server is, by this process's configuration."""
+        """Return the address of the head server from this process's configuration."""
         from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME
         from nemo_gym.config.types import BaseServerConfig
 
@@ -141,7 +145,7 @@ class ServerClient:
         return cls(head_server_config=head, global_config_dict=OmegaConf.create(text), token=token, http=http)
 
     async def poll_for_status(self, server_name: str) -> str:
-        """How a server is, in one word."""
+        """Return the state of a server in one word."""
         head = self.head_server_config
         is_head = server_name == "head_server" and head is not None
         url = base_url(head.host, head.port) if is_head and head is not None else self.url_of(server_name)
@@ -182,20 +186,13 @@ class ServerClient:
         the body for good. `what` is named in the error if the time is over; by default it is the server and the path.
         """
         with timeout(timeout_s, what=what or server + path):
-            peer = self.local.get(server)
-            if peer is not None and current_rollout() is None:
-                reply = peer.direct("POST", path, body, jar or {}, ends_session=ends_session)
-            else:
-                reply = self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
+            exchange = self._start("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
             body = None  # who waits for a long rollout need not hold its row
-            got = await reply
-        if got.status >= 300 or got.cookies or ends_session:
-            _accept(got, jar, ends_session=ends_session)
-        if got.status >= 300:
-            raise failure_in(got, path, cause)
-        if answer is ServerReply:
-            return got  # type: ignore[return-value]
-        return got.value if type(got.value) is answer is not dict else read_reply(got, path, answer, cause)
+            reply = await exchange
+        _accept(reply, jar, ends_session=ends_session)
+        if reply.status >= 300:
+            raise reply.failure(path, cause)
+        return reply if answer is ServerReply else reply.decode(answer, path, cause)  # type: ignore[return-value]
 
     async def send(
         self,
@@ -210,12 +207,11 @@ class ServerClient:
     ) -> ServerReply:
         """As `call`, but a reply is returned whatever its status. Only no reply in time, or a lost session, is an
         error: the server may notice before this client that the time is over."""
-        with timeout(timeout_s, what=server + path):
-            got = await self._send("POST", server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session)
-        _accept(got, jar, ends_session=ends_session)
-        if got.status == HTTPStatus.GATEWAY_TIMEOUT:
-            raise_timeout(got)
-        return bounded(got, self.http.max_response_bytes, cause)
+        options: dict[str, Any] = {"timeout_s": timeout_s, "cause": cause, "ends_session": ends_session}
+        reply = await self._exchange("POST", server, path, body, jar, **options)
+        if reply.status == HTTPStatus.GATEWAY_TIMEOUT:
+            raise_timeout(reply)
+        return bounded(reply, self.http.max_response_bytes, cause)
 
     async def request(
         self,
@@ -228,30 +224,21 @@ class ServerClient:
         cookies: Mapping[str, Any] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         **ignored: Any,
-    ) -> PeerResponse:
-        """One request, its reply in the shape of an aiohttp response whatever the transport and the status.
-
-        Raises SessionLostError if the server no longer has the session: that is no result for a model to see.
-        """
+    ) -> Any:
+        """As `send`, for code of the public NeMo Gym: the reply has the shape of an aiohttp response, also if it says
+        that the time is over."""
         if ignored:
             logger.debug("ServerClient.request ignores %s", sorted(ignored))
         sent = {name: item.value if isinstance(item, Morsel) else str(item) for name, item in (cookies or {}).items()}
         body = data if json is None else json
-        with timeout(timeout_s, what=server_name + url_path):
-            got = await self._send(method.upper(), server_name, url_path, body, sent, timeout_s, None)
-        _accept(got, None)
-        return PeerResponse(got, url_path)
+        reply = await self._exchange(method.upper(), server_name, url_path, body, CookieJar(sent), timeout_s=timeout_s)
+        return plugin("aiohttp_response")(reply, url_path)
 
-    async def get(self, server_name: str, url_path: str, **options: Any) -> PeerResponse:
+    async def get(self, server_name: str, url_path: str, **options: Any) -> Any:
         return await self.request(server_name, url_path, "GET", **options)
 
-    async def post(self, server_name: str, url_path: str, **options: Any) -> PeerResponse:
+    async def post(self, server_name: str, url_path: str, **options: Any) -> Any:
         return await self.request(server_name, url_path, "POST", **options)
-
-    def is_needless(self, server: str, path: str, body: Any) -> bool:
-        """True if a call would do nothing, and is not traced."""
-        peer = self.local.get(server)
-        return peer is not None and tracing.active is None and peer.does_nothing(path, body)
 
     @asynccontextmanager
     async def sessions(self, jar: CookieJar) -> AsyncIterator[None]:
@@ -263,7 +250,7 @@ class ServerClient:
             await self.end_sessions(jar, known=known)
 
     async def end_sessions(self, jar: CookieJar, *, known: Container[str]) -> None:
-        """End the sessions whose cookies are in the jar, but those that are known."""
+        """End the sessions whose cookies are in the jar, except the known ones."""
         opened = [name for name in jar if name not in known]
         if opened:
             with fresh_deadline(RELEASE_TIMEOUT_S):
@@ -318,6 +305,20 @@ class ServerClient:
             with suppress(UpstreamError):
                 self.addresses |= await fetch_addresses(self.http, base_url(head.host, head.port), token=self.token)
 
+    @classmethod
+    def model_construct(cls, **fields: Any) -> "ServerClient":
+        """A client of these fields, for code of the public NeMo Gym, where this is a pydantic model."""
+        return cls(**fields)
+
+    @property
+    def _server_base_urls(self) -> dict[str, str]:
+        """The addresses that are known, for code of the public NeMo Gym."""
+        return self.addresses
+
+    def _resolve_base_url(self, server_name: str) -> str:
+        """The address of a server, for code of the public NeMo Gym."""
+        return self.url_of(server_name)
+
     def _build_server_base_url(self, server_config_dict: Mapping[str, Any]) -> str:
         """The address in the innermost part of a server's block."""
         return base_url(server_config_dict["host"], server_config_dict["port"])
@@ -339,7 +340,27 @@ class ServerClient:
             headers[CALLER_HEADER] = self.caller_key
         return {**headers, END_SESSION_HEADER: "1"} if ends_session else headers
 
-    def _send(
+    async def _exchange(
+        self,
+        method: str,
+        server: str,
+        path: str,
+        body: Any,
+        jar: CookieJar | None,
+        *,
+        timeout_s: float,
+        cause: Cause = "internal",
+        ends_session: bool = False,
+    ) -> ServerReply:
+        """One request and its reply, whatever its status."""
+        with timeout(timeout_s, what=server + path):
+            reply = await self._start(
+                method, server, path, body, jar or {}, timeout_s, cause, ends_session=ends_session
+            )
+        _accept(reply, jar, ends_session=ends_session)
+        return reply
+
+    def _start(
         self,
         method: str,
         server: str,
@@ -347,24 +368,26 @@ class ServerClient:
         body: Any,
         cookies: Mapping[str, str],
         timeout_s: float,
-        cause: Cause | None,
+        cause: Cause,
         *,
-        ends_session: bool = False,
+        ends_session: bool,
     ) -> Awaitable[ServerReply]:
         """Send a request to a server in this worker or elsewhere, through the log of the running rollout if it has
-        one. With `cause`, no reply is a RolloutError."""
+        one."""
         peer, rollout = self.local.get(server), current_rollout()
         log = None if rollout is None else rollout.log
         if peer is not None and log is None:
             return peer.direct(method, path, body, cookies, ends_session=ends_session)
-        send: Send = (
-            partial(self._send_far, method, server, path, body, cookies, timeout_s, cause, ends_session=ends_session)
-            if peer is None
-            else partial(peer.direct, method, path, body, cookies, ends_session=ends_session)
-        )
+
+        def send(path: str = path, body: Any = body, more: Mapping[str, str] = NO_COOKIES) -> Awaitable[ServerReply]:
+            sent = {**cookies, **more} if more else cookies
+            if peer is not None:
+                return peer.direct(method, path, body, sent, ends_session=ends_session)
+            return self._fetch(method, server, path, body, sent, timeout_s, cause, ends_session=ends_session)
+
         return send() if log is None else log.call(server, path, body, send)
 
-    async def _send_far(
+    async def _fetch(
         self,
         method: str,
         server: str,
@@ -372,14 +395,14 @@ class ServerClient:
         body: Any,
         cookies: Mapping[str, str],
         timeout_s: float,
-        cause: Cause | None,
+        cause: Cause,
         *,
         ends_session: bool,
     ) -> ServerReply:
         headers = self._headers(ends_session=ends_session)
         raw = None if body is None else encode_body(body)
 
-        async def attempt() -> HttpReply:
+        async def attempt() -> ServerReply:
             url = self.url_of(server) + path
             options: dict[str, Any] = {"headers": headers, "cookies": cookies, "server": server, "use_proxy": False}
             try:
@@ -387,8 +410,9 @@ class ServerClient:
             except ConnectError:
                 await self._look_up_addresses()
                 raise
+            reply.server = server
             if reply.status in REFUSAL_STATUSES:
-                raise_refusal(ServerReply(server, reply.status, reply.body))
+                raise_refusal(reply)
             return reply
 
         try:
@@ -396,26 +420,24 @@ class ServerClient:
         except UpstreamError as error:
             if not error.status and error.cause is None and not isinstance(error, ConnectError):
                 raise ProcessLostError(f"'{server}' died during a call: {error.body}", server=server) from error
-            if cause is None:
-                raise
             if 200 <= error.status < 300:  # it had to be cut off
                 raise too_large(server, cause, error.body) from error
             status = error.status or (None if error.cause == "timeout" else UNREACHABLE)
             kind = error.cause or cause
             raise RolloutError(kind, str(error), server=server, retryable=True, status=status) from error
-        reply_headers = reply.headers
-        add_retry_header(reply_headers.get(RETRY_STATS_HEADER))
-        return ServerReply(server, reply.status, reply.body, reply.cookies, reply_headers)
+        add_retry_header(reply.headers.get(RETRY_STATS_HEADER))
+        return reply
 
 
-def _accept(got: ServerReply, jar: CookieJar | None, *, ends_session: bool = False) -> None:
-    """Raise if the server refused the request, else take over its cookies."""
-    if got.status in REFUSAL_STATUSES:
-        raise_refusal(got)
+def _accept(reply: ServerReply, jar: CookieJar | None, *, ends_session: bool) -> None:
+    """Raise if the server refused the request, else take over the cookies of its reply."""
+    if reply.status in REFUSAL_STATUSES:
+        raise_refusal(reply)
     if jar is not None:
-        jar.merge(got.cookies)
-        if jar and ends_session and got.status < 400:
-            jar.forget(got.server)
+        if reply.cookies:
+            jar.merge(reply.cookies)
+        if ends_session and jar and reply.status < 400:
+            jar.forget(reply.server)
 
 
 def _keys(block: Any) -> Any:

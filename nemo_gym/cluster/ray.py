@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.common import event_loop
-from nemo_gym.compute.fork_client import Frame, TimeLimits
-from nemo_gym.compute.fork_server import Module
 from nemo_gym.compute.pool import Compute, ComputeError
+from nemo_gym.compute.protocol import Frame, Module, TimeLimits
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.errors import ConfigError, GymError, MissingExtraError, StartupError
 from nemo_gym.runtime.class_loader import NUM_WORKERS_KEY_NAME, worker_count
@@ -33,7 +32,7 @@ CPUS_KEY_NAME = "ray_cpus_per_worker"
 READY_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 10.0
 MAX_CONCURRENCY = 4
-"""Of an actor's methods, which only start and stop it: rows do not come through Ray."""
+"""Concurrent calls of an actor's methods, which only start and stop it: rows do not come through Ray."""
 
 
 _connecting = threading.Lock()
@@ -71,7 +70,7 @@ class StackActor:
             os.chdir(folder)
         ray = import_ray()
         host = plan.host if on_this_machine else ray.util.get_node_ip_address()
-        self._plan, self._serve_rows = replace(plan, host=host), importlib.import_module(program).serve_rows
+        self._plan, self._serve_stack = replace(plan, host=host), importlib.import_module(program).serve
         self._ready: Future[int] = Future()
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -102,7 +101,7 @@ class StackActor:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        await join_and_serve(self._plan, self._serve_rows, self._stop, self._ready.set_result)
+        await join_and_serve(self._plan, self._serve_stack, self._stop, self._ready.set_result)
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,8 @@
 """Deadlines and leases.
 
-Whoever starts a rollout sets its deadline, and every step inside it inherits the time that is left. A lease, by which
-a process judges that another one is late, uses a clock that stands still while this process does.
+Whoever starts a rollout sets its deadline, and every step inside it inherits the time that is left. While the code of
+one rollout blocks the event loop, the others cannot go on, so their deadlines move by that time. A lease, by which a
+process judges that another one is late, uses a clock that stands still while this process does.
 """
 
 import asyncio
@@ -23,6 +24,10 @@ that is cancelled may have something to close. Whatever happens there, every row
 FAR_S = 30.0
 """A limit of at least this much is kept to the second, so that it needs no timer of its own."""
 TICK_S = 0.5
+LATE_S = 1.0
+"""A loop that is late by more was blocked, and not only busy."""
+MAX_EXTENSION = 3.0
+"""By how many times its length a limit is extended at most: also tasks of the same rollout may block the loop."""
 
 
 class Deadline:
@@ -52,7 +57,7 @@ def current_deadline() -> Deadline | None:
 
 
 def time_left(step_s: float) -> float:
-    """How long a step with a limit of `step_s` may take now."""
+    """Return how many seconds a step with a limit of `step_s` may take now."""
     deadline = _current.get()
     return step_s if deadline is None else min(step_s, deadline.left_s())
 
@@ -78,7 +83,9 @@ class TimerWheel:
 
     def __init__(self) -> None:
         self.slots: dict[int, set[timeout]] = {}
-        self._is_ticking = False
+        self.near: set[timeout] = set()
+        """Those with a timer of their own."""
+        self._is_ticking, self._tick_at = False, 0.0
         self.reports: dict[Report, float] = {}
         """Whom to tell of a task that ignores its cancellation, and after how many seconds."""
 
@@ -86,18 +93,35 @@ class TimerWheel:
         """Make the set of the timeouts that expire in that second."""
         if not self._is_ticking:
             self._is_ticking = True
-            asyncio.get_running_loop().call_later(TICK_S, self._tick)
+            self._tick_soon(time.monotonic())
         slot = self.slots[second] = set()
         return slot
 
+    def extend(self, seconds: float, blocking: "asyncio.Task[Any] | None") -> None:
+        """Move all timeouts, except those of the task that has blocked the loop."""
+        far, self.slots = [each for slot in self.slots.values() for each in slot], {}
+        for each in (*far, *self.near):
+            if each._task is not blocking:
+                each.extend(seconds)
+        for each in far:
+            each._slot = slot = self.slots.setdefault(int(each.at) + 1, set())
+            slot.add(each)
+
+    def _tick_soon(self, now: float) -> None:
+        self._tick_at = now + TICK_S
+        asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
     def _tick(self) -> None:
         now = time.monotonic()
+        if now - self._tick_at > LATE_S:  # the watchdog has still to move the timeouts
+            self._tick_soon(now)
+            return
         for second in [second for second, slot in self.slots.items() if second <= now or not slot]:
             for entered in [*self.slots.pop(second)]:
                 entered.expire()
         self._is_ticking = bool(self.slots)
         if self._is_ticking:
-            asyncio.get_running_loop().call_later(TICK_S, self._tick)
+            self._tick_soon(now)
 
 
 _wheels: WeakKeyDictionary[asyncio.AbstractEventLoop, TimerWheel] = WeakKeyDictionary()
@@ -111,8 +135,8 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
     """
 
     __slots__ = (
-        *("_cancelling", "_entered_at", "_error", "_is_expired", "_slot", "_task", "_timer", "_token", "_what"),
-        "_wheel",
+        *("_cancelling", "_entered_at", "_error", "_is_expired", "_latest", "_slot", "_task", "_timer", "_token"),
+        *("_what", "_wheel"),
     )
 
     def __init__(
@@ -135,15 +159,16 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
         self._task, self._is_expired, self._cancelling = task, False, task.cancelling()
         self._token: Token[Deadline | None] = _current.set(self)
         self._wheel: TimerWheel = outer._wheel if is_own else _wheel_of(task.get_loop())  # type: ignore[union-attr]
-        left_s = self.at - self._entered_at
+        left_s = max(0.0, self.at - self._entered_at)
+        self._latest = self.at + left_s * MAX_EXTENSION
+        self._timer: asyncio.TimerHandle | None = None
         if left_s < FAR_S:
-            self._slot: set[timeout] | None = None
-            self._timer = task.get_loop().call_later(max(0.0, left_s), self.expire)
-            return
-        second = int(self.at) + 1
-        slot = self._wheel.slots.get(second)
-        self._slot = slot = self._wheel.add_slot(second) if slot is None else slot
-        slot.add(self)
+            self._slot, self._timer = self._wheel.near, task.get_loop().call_later(left_s, self._expire_near)
+        else:
+            second = int(self.at) + 1
+            slot = self._wheel.slots.get(second)
+            self._slot = self._wheel.add_slot(second) if slot is None else slot
+        self._slot.add(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
@@ -156,14 +181,33 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
             self._task = None
             if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
                 raise self._expired(error) from error
-        elif self._slot is None:
+            return
+        if self._timer is not None:
             self._timer.cancel()
+        self._slot.discard(self)
+
+    def extend(self, seconds: float) -> None:
+        """Allow the code inside more time, within bounds."""
+        self.at = min(self.at + seconds, self._latest)
+
+    def _expire_near(self) -> None:
+        now, loop = time.monotonic(), asyncio.get_running_loop()
+        if now - self.at > LATE_S:  # the watchdog has still to move it
+            self._timer = loop.call_later(TICK_S, self._expire_moved)
         else:
-            self._slot.discard(self)
+            self._expire_moved()
+
+    def _expire_moved(self) -> None:
+        left_s = self.at - time.monotonic()
+        if left_s > 0:
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._expire_near)
+        else:
+            self.expire()
 
     def expire(self) -> None:
         """Interrupt the code inside."""
         self._is_expired = True
+        self._slot.discard(self)
         if self._task is not None:
             self._task.cancel()
             for report, after_s in self._wheel.reports.items():
@@ -203,6 +247,12 @@ def reporting_ignored_cancellations(report: Report, *, after_s: float) -> Iterat
         yield
     finally:
         del wheel.reports[report]
+
+
+def extend_deadlines(seconds: float, *, blocking: "asyncio.Task[Any] | None") -> None:
+    """Move the deadlines of the running loop by the time in which a task has blocked it, except its own."""
+    if seconds > LATE_S:
+        _wheel_of(asyncio.get_running_loop()).extend(seconds, blocking)
 
 
 def is_interrupted_by(deadline: Deadline | None, *, at: float) -> bool:

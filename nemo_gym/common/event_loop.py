@@ -1,4 +1,8 @@
-"""Run a program on uvloop, with as many open files as the system allows."""
+"""Run a program on uvloop, with as many open files as the system allows, and functions that block in threads.
+
+A thread cannot be ended from outside. If nobody waits for a function any more, an exception is raised in it, as in a
+task that is cancelled, and another thread takes its place: `PyThreadState_SetAsyncExc` is the only way to end a loop
+that would otherwise compete with the event loop for Python's global lock as long as the process lives."""
 
 import asyncio
 import gc
@@ -9,7 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from nemo_gym.common.interrupts import interrupts
 
@@ -26,6 +30,8 @@ END_GRACE_S = 5.0
 """How long tasks that are left when a program ends may take to end, too."""
 MAX_THREADS = 256
 """Upper bound for threads of handlers that block. They are started as needed."""
+MAX_ABANDONED_THREADS = 4096
+"""Upper bound for those whose handler goes on although nobody waits for it."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -35,29 +41,39 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def run_embedded(main: Coroutine[Any, Any, T]) -> T:
-    """The same for a process that also does other work, such as training: the garbage collector stays as it is."""
+    """As `run`, for a process that also does other work, such as training: leaves the garbage collector alone."""
     import uvloop
 
     raise_open_file_limit()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        loop = runner.get_loop()
-        loop.set_default_executor(DaemonThreadPool())
-        task = loop.create_task(_cancelled_by_interrupts(main))
-        try:
-            while True:
-                try:
-                    return runner.run(_result_of(task))
-                except (SystemExit, KeyboardInterrupt) as error:
-                    if task.done() or (isinstance(error, KeyboardInterrupt) and interrupts.may_be_keyboard):
-                        raise
-                    # of a task or callback that the code of a server started: asyncio stops the loop for it
-                    logger.error("the code of a server raised %r in a task, which is ignored", error, exc_info=error)
-        except asyncio.CancelledError:
-            if interrupts.count:
-                raise KeyboardInterrupt from None
-            raise
-        finally:
-            loop.run_until_complete(_end_tasks())
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    loop = runner.get_loop()
+    loop.set_default_executor(DaemonThreadPool())
+    task = loop.create_task(_cancelled_by_interrupts(main))
+    try:
+        while True:
+            try:
+                return runner.run(_result_of(task))
+            except (SystemExit, KeyboardInterrupt) as error:
+                if task.done() or (isinstance(error, KeyboardInterrupt) and interrupts.may_be_keyboard):
+                    raise
+                # of a task or callback that the code of a server started: asyncio stops the loop for it
+                logger.error("the code of a server raised %r in a task, which is ignored", error, exc_info=error)
+            except RuntimeError as error:
+                if task.done() or loop.is_closed():
+                    raise
+                logger.error("the code of a server stopped the event loop, which goes on: %s", error)
+    except asyncio.CancelledError:
+        if interrupts.count:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        ignoring = loop.run_until_complete(_end_tasks())
+        if ignoring:
+            _leave_behind(ignoring)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            asyncio.set_event_loop(None)
+        else:
+            runner.close()  # which waits for all tasks
 
 
 async def _result_of(task: "asyncio.Task[T]") -> T:
@@ -72,43 +88,79 @@ async def _cancelled_by_interrupts(main: Coroutine[Any, Any, T]) -> T:
         return await main
 
 
-async def _end_tasks() -> None:
-    """Cancel what is left of a program. A task that ignores it is left behind: asyncio would wait for it for ever."""
+async def _end_tasks() -> "set[asyncio.Task[Any]]":
+    """Cancel what is left of a program. Return the tasks that ignore it."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
     if not left:
-        return
+        return set()
     _, ignoring = await asyncio.wait(left, timeout=END_GRACE_S)
-    for task in ignoring:
+    return ignoring
+
+
+def _leave_behind(tasks: "set[asyncio.Task[Any]]") -> None:
+    """Keep tasks, and their loop, until the process ends. To free one would run its code once more, which may not end:
+    so a thread holds them, since what a daemon thread holds is not freed when Python ends."""
+    for task in tasks:
         logger.warning("left behind, since it ignores its cancellation: %r", task.get_coro())
-        _leave_behind(task)
+
+    def hold(_tasks: "set[asyncio.Task[Any]]") -> None:
+        threading.Event().wait()
+
+    threading.Thread(target=hold, args=(tasks,), name="nemo-gym-left-behind", daemon=True).start()
 
 
-def _leave_behind(task: "asyncio.Task[Any]") -> None:
-    """Let the loop end without the task. It is never freed: that would run its code once more, which may not end."""
-    import ctypes
+class _PoolFuture(Future[T]):
+    """Calls `on_abandoned` if it is cancelled while its function runs."""
 
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
-    asyncio.tasks._unregister_task(task)
+    def __init__(self, on_abandoned: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_abandoned = on_abandoned
+        self.is_abandoned = False
+
+    def cancel(self) -> bool:
+        is_cancelled = super().cancel()
+        with self._condition:  # which also ends it
+            is_first = self.running() and not self.is_abandoned
+            self.is_abandoned |= is_first
+        if is_first:
+            self._on_abandoned()
+        return is_cancelled
 
 
 class DaemonThreadPool(ThreadPoolExecutor):
     """Threads for handlers written as plain `def`. Python's own pool waits for its threads when the loop or the
-    process ends; a handler that hangs after its rollout has timed out must delay neither."""
+    process ends; a handler that hangs after its rollout has timed out must delay neither, nor take the place of
+    others."""
 
     def __init__(self) -> None:
         super().__init__(MAX_THREADS)
-        self._todo: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._idle, self._started = threading.Semaphore(0), 0
+        self._todo: queue.SimpleQueue[tuple[_PoolFuture[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._idle, self._counting = threading.Semaphore(0), threading.Lock()
+        self._started = self._abandoned = 0
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
-        if not self._idle.acquire(blocking=False) and self._started < MAX_THREADS:
-            self._started += 1
-            threading.Thread(target=self._work, daemon=True).start()
+        future: _PoolFuture[T] = _PoolFuture(self._abandon_thread)
+        if not self._idle.acquire(blocking=False):
+            self._start_thread()
         self._todo.put((future, partial(fn, *args, **kwargs)))
         return future
+
+    def _start_thread(self) -> None:
+        with self._counting:
+            if self._started - min(self._abandoned, MAX_ABANDONED_THREADS) >= MAX_THREADS:
+                return
+            self._started += 1
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _abandon_thread(self) -> None:
+        """Have another thread take the place of one whose function nobody waits for. That one ends when its function
+        does."""
+        with self._counting:
+            self._abandoned += 1
+        if not self._todo.empty():
+            self._start_thread()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Let idle threads end, without waiting for them."""
@@ -123,7 +175,12 @@ class DaemonThreadPool(ThreadPoolExecutor):
                     future.set_result(work())
                 except BaseException as error:
                     future.set_exception(error)
+            is_abandoned = future.is_abandoned
             del given, future, work
+            if is_abandoned:
+                with self._counting:
+                    self._started, self._abandoned = self._started - 1, self._abandoned - 1
+                return
             self._idle.release()
 
 
@@ -133,15 +190,52 @@ def raise_open_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-    """`asyncio.to_thread` for a function that may raise `StopIteration`. A future cannot carry it, so the caller would
-    wait for ever; here it becomes a `RuntimeError`, as in a coroutine."""
-    return asyncio.to_thread(_without_stop_iteration, function, *args, **kwargs)
-
-
-def _without_stop_iteration(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """`asyncio.to_thread` for a function of others. If this is cancelled, so is the function. It may raise
+    `StopIteration`: a future cannot carry that, so the caller would wait for ever; here it becomes a `RuntimeError`,
+    as in a coroutine."""
+    call = _ThreadCall(partial(function, *args, **kwargs))
     try:
-        return function(*args, **kwargs)
-    except StopIteration as error:
-        raised = RuntimeError(f"a function raised {error!r}")
-        raise raised.with_traceback(error.__traceback__) from error  # the log names the line of the function
+        return await asyncio.to_thread(call.run)
+    except asyncio.CancelledError:
+        call.interrupt()
+        raise
+
+
+class _ThreadCall(Generic[T]):
+    """A function in a thread, in which an exception can be raised while it runs, and not in what the thread does
+    after it."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._is_interrupted = False
+
+    def run(self) -> T:
+        with self._lock:
+            self._thread = threading.get_ident()
+        try:
+            return self._function()
+        except StopIteration as error:
+            raised = RuntimeError(f"a function raised {error!r}")
+            raise raised.with_traceback(error.__traceback__) from error  # the log names the line of the function
+        finally:
+            with self._lock:
+                self._thread = None
+            if self._is_interrupted:
+                _raise_in_thread(threading.get_ident(), None)
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                self._is_interrupted = True
+                _raise_in_thread(self._thread, asyncio.CancelledError)
+
+
+def _raise_in_thread(thread: int, kind: type[BaseException] | None) -> None:
+    """Raise an exception in the Python code that a thread runs, as soon as it does; None: take it back."""
+    import ctypes
+
+    raised = None if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)

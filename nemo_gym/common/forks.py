@@ -1,4 +1,4 @@
-"""What happens if the code of a server calls `os.fork()`.
+"""Clean up in child processes if the code of a server calls `os.fork()`.
 
 The child is a copy of this process in the middle of a rollout. It keeps none of the descriptors that are named here,
 such as a locked output file, and it never comes back into our code, where it would make the rollouts of the parent a
@@ -16,7 +16,7 @@ RETURNED_IN_FORK = 1
 
 
 class _Forks:
-    """What children of this process do first."""
+    """The clean-up that forked children do first."""
 
     def __init__(self) -> None:
         self.is_registered = False

@@ -67,15 +67,20 @@ class Interrupts:
                 os.killpg(group, signal.SIGKILL)
         os._exit(INTERRUPTED)
 
-    def _on_signal(self, _number: int, _frame: object) -> None:
+    def receive(self) -> None:
+        """Count an interrupt. The second one ends this process."""
         self.count += 1
         if self.count > 1:
             self.exit_at_once()
         self.received_at = time.monotonic()
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
         if self._stop is None:
+            self.receive()
             raise KeyboardInterrupt
+        self._stop()  # first: once the interrupt is counted, the watchdog may raise an exception right here
+        self.receive()
         say_stopping()
-        self._stop()
 
 
 def say_stopping() -> None:

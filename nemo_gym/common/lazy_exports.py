@@ -8,15 +8,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from nemo_gym.common.plugins import plugin
+
 
 def lazy_attributes(module: str, names: Mapping[str, str] | None = None) -> Callable[[str], Any]:
     """A module's `__getattr__` for `names`, each given as the 'module:attribute' it stands for. By default they are
-    the names that the module imports under `if TYPE_CHECKING:`, so that type checkers and programs see the same."""
+    the names that the module imports under `if TYPE_CHECKING:`, so that type checkers and programs see the same, and
+    those that only code written for the public NeMo Gym asks for."""
 
     def load(name: str) -> Any:
         known = _type_checking_imports(module) if names is None and not name.startswith("__") else names or {}
         if name not in known:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            if names is not None or name.startswith("__"):
+                raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            return plugin("public_names")(module, name)
         source, _, attribute = known[name].partition(":")
         found = importlib.import_module(source)
         return getattr(found, attribute) if attribute else found

@@ -19,9 +19,9 @@ LEVEL_ENV_VAR = "NEMO_GYM_LOG_LEVEL"
 FORMAT_ENV_VAR = "NEMO_GYM_LOG_FORMAT"
 _CONTINUATION = "\n    "
 _START_CHARS, _END_CHARS = 6_000, 2_000
-"""What is kept of a very long text: enough for a traceback, not the megabytes that an exception may carry."""
+"""Characters kept of a very long text: enough for a traceback, not the megabytes that an exception may carry."""
 _SECRET_CHARS = 4096
-"""How much more is searched for secrets, so that one at the cut is masked as a whole."""
+"""Characters after the cut that are searched for secrets, so that one at the cut is masked as a whole."""
 
 
 class JsonFormatter(logging.Formatter):

@@ -1,12 +1,18 @@
-"""Where things are. A path a user gives is looked up in the extra roots first, then in the working directory, beside
-the package, and then in all of them under the folder that it is an alias of."""
+"""Find files and folders. A path that a user gives is looked up in the extra roots first, then in the working
+directory, beside the package, and then in all of them under the folder that it is an alias of.
+
+A server's folder is a package: `<server_type>.<implementation>.<module>` is imported from the folder's root."""
 
 import difflib
+import importlib
 import os
+import re
 import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from nemo_gym.common.plugins import plugin
 from nemo_gym.errors import MissingPathError, StartupError
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
@@ -14,7 +20,7 @@ PARENT_DIR = PACKAGE_DIR.parent
 """The clone, or site-packages: the folder that holds `resources_servers/` and its siblings."""
 
 WORKING_DIR = Path(os.environ.get("PWD", ".")).absolute()
-"""Where this process was started."""
+"""The folder in which this process was started."""
 
 CACHE_ENV_VAR = "NEMO_GYM_CACHE_DIR"
 EXTRA_ROOTS_ENV_VAR = "NEMO_GYM_EXTRA_ROOTS"
@@ -29,6 +35,8 @@ FOLDER_ALIASES = {
 other server names needs its own file there."""
 
 SERVER_FOLDERS = ("resources_servers", "responses_api_agents", "responses_api_models")
+PUBLIC_FOLDERS = (*SERVER_FOLDERS, "environment_servers")
+"""With that of a kind of server which only the public NeMo Gym has."""
 
 
 def search_roots() -> list[Path]:
@@ -50,7 +58,7 @@ def find(path: str | Path, *, what: str = "file") -> Path:
 
 
 def _alias_target(path: Path) -> Path | None:
-    """The same path under the folder that `path` is an alias of; None if it is not under an alias."""
+    """Return the path under the folder that `path` is an alias of; None if it is not under an alias."""
     for root in search_roots():
         parts = path.relative_to(root).parts if path.is_relative_to(root) else ()
         target = FOLDER_ALIASES.get("/".join(parts[:2]))
@@ -71,14 +79,18 @@ def nearest(name: str, valid: Iterable[str], *, cutoff: float = 0.5) -> str:
 
 
 def cache_dir() -> Path:
-    """Where we keep what can be made again."""
+    """Return the folder for files that can be made again."""
     default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "nemo_gym"
     return Path(os.environ.get(CACHE_ENV_VAR, default))
 
 
+UV_FOLDER = PARENT_DIR / ".tools" / "bin"
+"""Where `make` puts uv."""
+
+
 def find_uv() -> str:
     """The uv program: on the path, or where `make` put it."""
-    found = shutil.which("uv") or shutil.which("uv", path=str(PARENT_DIR / ".tools" / "bin"))
+    found = shutil.which("uv") or shutil.which("uv", path=str(UV_FOLDER))
     if found is None:
         raise StartupError(
             "A server has requirements that this interpreter does not meet, and the virtualenv for it is made with "
@@ -97,3 +109,53 @@ def _nearest_sibling(tried: list[Path]) -> str:
             if close:
                 return f" Did you mean '{candidate.with_name(close[0])}'?"
     return ""
+
+
+_folders: dict[str, Path] = {}
+"""The folders made importable, by package."""
+
+
+def make_importable(server_type: str, folder: Path) -> None:
+    """Let the modules of a folder be imported. A folder of the public NeMo Gym gets imports of its own, since its
+    modules import each other by their bare names."""
+    package, folder = package_of(server_type, folder), folder.resolve()
+    root = str(folder.parents[package.count(".")])
+    for known in (root, *(str(path) for path in search_roots())):
+        if known not in sys.path:
+            sys.path.append(known)
+    importlib.invalidate_caches()
+    _folders[package] = folder
+    if not is_ours(folder) or _imports_by_bare_name(folder):
+        plugin("folder_imports")(package, folder)
+
+
+def package_of(server_type: str, folder: Path) -> str:
+    """The dotted name of a server's folder. One whose implementation is `a/b` is two folders deep."""
+    outer = [parent.name for parent in folder.parents]
+    depth = outer.index(server_type) if server_type in outer else 0
+    return ".".join([server_type, *reversed(outer[:depth]), folder.name])
+
+
+def folder_of(module: str) -> Path | None:
+    """The loaded folder that a module is from, if it is from one."""
+    parts = module.split(".")
+    return _folders.get(".".join(parts[:3])) or _folders.get(".".join(parts[:2]))
+
+
+def is_ours(folder: Path) -> bool:
+    """True for a server that comes with this package."""
+    return any(folder.is_relative_to(PARENT_DIR / kind) for kind in SERVER_FOLDERS)
+
+
+def modules_in(folder: Path) -> set[str]:
+    """The names of the modules and packages directly in a folder."""
+    return {file.stem for file in folder.glob("*.py")} | {file.parent.name for file in folder.glob("*/__init__.py")}
+
+
+def _imports_by_bare_name(folder: Path) -> bool:
+    """True if a module imports another one as `helpers`, not `<server_type>.<implementation>.helpers`, or a folder by
+    its alias. Such a folder may have been copied beside ours."""
+    names = map(re.escape, (*modules_in(folder), *(alias.replace("/", ".") for alias in FOLDER_ALIASES)))
+    bare = re.compile(rf"^\s*(?:from|import(?:\s+[\w.]+\s*,)*)\s+(?:{'|'.join(names)})\b", re.MULTILINE)
+    files = (*folder.glob("*.py"), *folder.glob("[!.]*/*.py"))
+    return any(bare.search(file.read_text(errors="replace")) for file in files)

@@ -1,4 +1,4 @@
-"""What outer packages offer to the core, found by name.
+"""Plugins: features of outer packages that the core finds by name.
 
 Core packages import no outer package. They ask here for what one of them registered as an entry point of the group
 `nemo_gym.plugins` in `pyproject.toml`. That table is part of the installed package, so every process finds it: a

@@ -86,7 +86,7 @@ def _searched_texts(secret: str) -> Iterator[str]:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """How the text may be written. URL-encoded text is decoded before it is searched."""
+    """Return the forms in which a text may be written. URL-encoded text is decoded before it is searched."""
     raw = text.encode()
     yield from (text, repr(text)[1:-1], repr(raw)[2:-1], raw.hex(), raw.hex().upper())
     yield from (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])

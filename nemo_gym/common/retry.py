@@ -23,7 +23,7 @@ RETRY_STATS_HEADER = "nemo-gym-retries"
 
 
 class RetryStats(msgspec.Struct):
-    """How many requests were retried, and how many of them because a server was overloaded."""
+    """Counts of requests that were retried, and of those because a server was overloaded."""
 
     retries: int = 0
     throttled: int = 0

@@ -136,7 +136,7 @@ Interval = tuple[float, float]
 
 
 def student_t_95(degrees: int) -> float:
-    """Return how many standard errors to each side of a mean hold 95 % of the probability."""
+    """Return how many standard errors below and above a mean hold 95 % of the probability."""
     if degrees < len(_T_95):
         return _T_95[degrees]
     z = Z_95
@@ -150,7 +150,7 @@ def student_t_95(degrees: int) -> float:
 
 
 def mean_interval(mean: float, error: float, clusters: int) -> Interval:
-    """Return the 95 % interval of a mean with this standard error over so many independent clusters."""
+    """Return the 95 % interval of a mean with this standard error over a number of independent clusters."""
     reach = error * student_t_95(clusters - 1)
     return mean - reach, mean + reach
 
@@ -160,7 +160,9 @@ def wilson_interval(proportion: float, size: float, z: float = Z_95) -> Interval
     shrink = 1 + z * z / size
     center = (proportion + z * z / (2 * size)) / shrink
     reach = z / shrink * math.sqrt(proportion * (1 - proportion) / size + z * z / (4 * size * size))
-    return max(center - reach, 0.0), min(center + reach, 1.0)
+    low = center - reach if proportion > 0 else 0.0  # exactly: rounding would leave 1e-19
+    high = center + reach if proportion < 1 else 1.0
+    return max(low, 0.0), min(high, 1.0)
 
 
 class ClusteredMean:
@@ -383,7 +385,7 @@ class TaskEstimates:
 
 
 class PairedDifference(NamedTuple):
-    """How the mean of each task differs between two runs."""
+    """The difference of each task's mean between two runs."""
 
     mean_before: float
     mean_after: float
@@ -466,7 +468,7 @@ SECONDS = (
 
 
 class Histogram:
-    """How many values are between fixed bounds, and their sum."""
+    """Counts of values between fixed bounds, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 

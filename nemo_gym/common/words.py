@@ -15,7 +15,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def json_type(value: object) -> str:
-    """What a JSON value that is not an object is called: `a list`, `null`."""
+    """Name the type of a JSON value that is not an object: `a list`, `null`."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else "true or false"
     return "a list" if isinstance(value, list) else "a text" if isinstance(value, str) else "a number"
@@ -27,7 +27,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def exit_reason(code: int) -> str:
-    """How a process ended, by its exit code as `subprocess` reports it."""
+    """Describe how a process ended, by its exit code as `subprocess` reports it."""
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
@@ -58,7 +58,7 @@ def wrap_paragraphs(text: str, width: int) -> Iterator[str]:
 
 
 def two_columns(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
-    """Names and what they mean, side by side and wrapped. The meaning of a long name starts on the next line."""
+    """Format names and their meanings in two wrapped columns. The meaning of a long name starts on the next line."""
     import textwrap
 
     most = min(MAX_NAME_COLUMNS, width // 2)

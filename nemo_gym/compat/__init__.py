@@ -1,1 +1,1 @@
-"""What only servers written for the public NeMo Gym import. Our own code uses none of it."""
+"""Compatibility with servers written for the public NeMo Gym. Our own code uses none of it."""

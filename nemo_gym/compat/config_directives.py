@@ -1,7 +1,7 @@
-"""Directives: a block that starts from another one, and keys that it leaves out. They are applied after the merge.
+"""Config directives: inherit or copy another block, and delete keys. They are applied after the merge.
 
-`_inherit_from: <path>` starts from the block at that path and removes it; `_copy: <path>` keeps it. `_delete_key: a,b`
-leaves keys out, at any depth. `${inherit_from:<path>}` and `${copy:<path>}` do the same for any value.
+`_inherit_from: <path>` inherits the block at that path and removes it; `_copy: <path>` keeps it. `_delete_key: a,b`
+deletes keys, at any depth. `${inherit_from:<path>}` and `${copy:<path>}` do the same for any value.
 """
 
 import copy
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.common.paths import nearest
+from nemo_gym.compat.agent_swap import swap_agents
+from nemo_gym.compat.environment_blocks import use_environment_servers
 from nemo_gym.config.keys import DIRECTIVES, DUMMY_MODEL, KeyPath, dotted, value_at
 from nemo_gym.errors import ConfigError, InheritPathNotFoundError
 
@@ -26,7 +28,7 @@ class _Source(NamedTuple):
 
 
 def apply_directives(config: DictConfig) -> dict[str, str]:
-    """Apply all directives and merge dummy models, in place. Return the removed blocks, each with the first block that
+    """Apply all directives and merge dummy models, in place. Return each removed block with the first block that
     inherits from it."""
     resolver = _Resolver(OmegaConf.to_container(config, resolve=False))
     found = resolver.resolved(resolver.raw, ())
@@ -37,13 +39,15 @@ def apply_directives(config: DictConfig) -> dict[str, str]:
         del config[key]
     config.merge_with(found)
     _merge_dummy_models(config)
+    swap_agents(config)
+    use_environment_servers(config, resolver.removed)
     return resolver.removed
 
 
 def _merge_dummy_models(config: DictConfig) -> None:
-    """Put the settings of `dummy_model` under those of the implementation beside it, in place.
+    """Merge the settings of `dummy_model` into the implementation beside it, in place.
 
-    A configuration without a model may define such a dummy, so that another file can replace it.
+    A configuration without a model may define a dummy, so that another file can replace it.
     """
     raw: Any = OmegaConf.to_container(config, resolve=False)
     for name in raw:
@@ -80,7 +84,7 @@ class _Resolver:
         return self._overlaid(base, own, path)
 
     def _overlaid(self, base: dict[Any, Any], own: dict[Any, Any], path: KeyPath) -> dict[Any, Any]:
-        """The base with a block's own keys on top; lists are replaced. Keys to delete go last."""
+        """Merge a block's own keys over the base. Lists are replaced. Deleted keys are removed last."""
         merged = dict(base)
         for key, item in own.items():
             if key == DELETE:
@@ -143,6 +147,6 @@ def _delete(block: dict[Any, Any], name: str, path: KeyPath) -> None:
     if not isinstance(at, dict) or last not in at:
         known = map(str, at) if isinstance(at, dict) else ()
         raise InheritPathNotFoundError(
-            f"{dotted(path)}.{DELETE} names '{name}', which is not there.{nearest(last, known)}"
+            f"{dotted(path)}.{DELETE} names '{name}', which does not exist.{nearest(last, known)}"
         )
     del at[last]

@@ -1,7 +1,7 @@
-"""Servers written with FastAPI: a class that brings an app of its own, and handlers that name what FastAPI provides.
+"""Servers written with FastAPI: classes with their own app, and handlers with parameters that FastAPI provides.
 
-Core asks for this module as the plugin `fastapi` when a class overrides `setup_webserver`, or when the signature of a
-handler has a type of FastAPI or Starlette in it.
+Core loads this module as the plugin `fastapi` if a class overrides `setup_webserver`, or if a handler's signature has
+a type of FastAPI or Starlette.
 """
 
 import inspect
@@ -9,20 +9,23 @@ from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, get_args
 
+import orjson
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from nemo_gym.client.call_log import rollout_context
-from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.cookies import parse_cookies
 from nemo_gym.common.event_loop import run_in_thread
 from nemo_gym.common.exceptions import is_meant_for_task
+from nemo_gym.common.plugins import plugin
 from nemo_gym.common.statistics import RequestStats
+from nemo_gym.compat.folder_functions import judge_failure_reply
+from nemo_gym.judge import JudgeError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import SESSION_COOKIE_ATTRIBUTES, App, Receive, Scope, Send, call_asgi, read_body
-from nemo_gym.server.base import SimpleServer
+from nemo_gym.server.base import PUBLIC_HOOKS, SimpleServer
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint, Provide, direct_scope
 from nemo_gym.server.error_responses import redact_body
@@ -31,6 +34,8 @@ from nemo_gym.server.rollout_prefix import without_prefix
 from nemo_gym.server.session import Session
 
 SESSION_IN_SCOPE = "nemo_gym.server.session"
+SERVED = "nemo_gym.compat.served"
+"""In the scope of requests that a server gets. An app that somebody else calls, such as a test, raises its errors."""
 _DOCUMENTATION = frozenset(("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"))
 _MARKERS = frozenset(("Depends", "Security", "Header", "Query", "Cookie", "Path"))
 _PROVIDED_TYPES = frozenset(("BackgroundTasks", "HTTPConnection", "SecurityScopes"))
@@ -40,19 +45,49 @@ _CALL = "nemo_gym.compat.fastapi_servers.call"
 
 
 def make_app(server: SimpleServer) -> FastAPI:
-    """A FastAPI app with the endpoints of a server."""
+    """Create a FastAPI app with the endpoints of a server."""
     app = FastAPI()
+    app.add_middleware(RolloutContextMiddleware)
     server.setup_session_middleware(app)
     for endpoint in server.endpoints():
         app.router.routes.append(Route(endpoint.path, EndpointRoute(server.core(), endpoint), methods=["POST"]))
+    if server.overrides(*PUBLIC_HOOKS):
+        plugin("sessions").add_session_routes(app, server)
     return app
 
 
 def add_session_middleware(app: FastAPI, core: ServerCore) -> None:
-    """Give `request.session` to an app, unless it has it."""
+    """Add `request.session` to an app, unless it has it."""
     present: list[Any] = [item.cls for item in app.user_middleware]
     if SessionMiddleware not in present:
         app.add_middleware(SessionMiddleware, core=core)
+
+
+def add_exception_middleware(app: FastAPI, core: ServerCore) -> None:
+    """Turn the errors of an app's handlers into JSON, unless we serve it, which does that already."""
+    app.add_middleware(ExceptionMiddleware, core=core)
+
+
+class ExceptionMiddleware:
+    """Answers what handlers raise."""
+
+    def __init__(self, app: App, core: ServerCore) -> None:
+        self._app, self._core = app, core
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_started = False
+
+        async def note_start(message: MutableMapping[str, Any]) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_start)
+        except Exception as error:
+            if has_started or scope["type"] != "http" or SERVED in scope or is_meant_for_task(error):
+                raise
+            await self._core.send(self._core.failed(error), receive, send)
 
 
 class EndpointRoute:
@@ -67,11 +102,19 @@ class EndpointRoute:
         body, cookies = await read_body(receive), parse_cookies(headers.get(b"cookie", b""))
         session: Session | None = scope.get(SESSION_IN_SCOPE)
         call = Call(scope["path"], body, cookies, core.client, core.compute, session, scope)
-        await core.send(await core.run(self.endpoint, call), receive, send)
+        call.raises_errors = SERVED not in scope
+        try:
+            reply = await core.run(self.endpoint, call)
+        except JudgeError as error:
+            if SERVED in scope:
+                raise
+            await judge_failure_reply(error, [orjson.loads(body)])(scope, receive, send)
+            return
+        await core.send(reply, receive, send)
 
 
 class SessionMiddleware:
-    """Gives `request.session` to a FastAPI app. The session cookie goes out with every reply, errors included."""
+    """Adds `request.session` to a FastAPI app. Every reply, including errors, sets the session cookie."""
 
     def __init__(self, app: App, core: ServerCore) -> None:
         self._app, self._core = app, core
@@ -102,9 +145,9 @@ class SessionMiddleware:
             session.users += 1
             scope["session"], scope[SESSION_IN_SCOPE] = session.data, session
             running = self._app(scope, receive, send_with_cookie)
-            await (running if core.around is None else core.around(running))
+            await (running if core.wrap_call is None else core.wrap_call(running))
         except BaseException as error:
-            if status or is_meant_for_task(error):
+            if status or is_meant_for_task(error) or SERVED not in scope:
                 raise
             await core.send(core.failed(error), receive, send_with_cookie)
         finally:
@@ -115,7 +158,8 @@ class SessionMiddleware:
 
 
 class RolloutContextMiddleware:
-    """Takes the prefix off the paths of an app that is served on its own. Our servers do so before any middleware."""
+    """Removes the rollout prefix from paths, for an app that is served alone. Our servers do so before any
+    middleware."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -129,7 +173,7 @@ class RolloutContextMiddleware:
 
 
 class FastApiApp:
-    """A server's own FastAPI app: which paths it answers itself, and which of our endpoints it has."""
+    """A server's own FastAPI app: its own paths, and our endpoints in it."""
 
     def __init__(self, app: Any) -> None:
         self._app, self.routes = app, app.routes
@@ -137,18 +181,18 @@ class FastApiApp:
         for route in app.routes:
             first.setdefault(getattr(route, "path", ""), getattr(route, "app", None))
         self.endpoints = {path: route.endpoint for path, route in first.items() if isinstance(route, EndpointRoute)}
-        ours = (SessionMiddleware, RolloutContextMiddleware)
+        ours = (SessionMiddleware, RolloutContextMiddleware, ExceptionMiddleware)
         has_middleware = any(item.cls not in ours for item in app.user_middleware)
         self.bypassable: dict[str, Endpoint] = {} if has_middleware else self.endpoints
         self.get_paths = {route.path for route in app.routes if "GET" in (getattr(route, "methods", None) or ())}
         added = (route for route in app.routes if not isinstance(getattr(route, "app", None), EndpointRoute))
         paths = {route.path for route in added if hasattr(route, "path")} - _DOCUMENTATION
         self.stats = {path: RequestStats() for path in sorted(paths)}
-        """Of the routes that the server has added. Paths with parameters are not counted."""
+        """Statistics of the routes that the server added. Paths with parameters are not counted."""
         self.handlers = [(route.path, route.endpoint) for route in app.routes if hasattr(route, "endpoint")]
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """What the app opens at start-up and closes in the end."""
+        """Return the app's lifespan: what it opens at start-up and closes at shutdown."""
         lifespan: AbstractAsyncContextManager[Any] = self._app.router.lifespan_context(self._app)
         return lifespan
 
@@ -166,7 +210,7 @@ class FastApiApp:
 
         started = stats.start()
         try:
-            await self._app(scope, receive, redact_errors(send_and_look))
+            await self._app({**scope, SERVED: True}, receive, redact_errors(send_and_look))
         except BaseException as error:
             failure = "cancelled" if is_meant_for_task(error) else "internal"
             raise
@@ -199,7 +243,7 @@ def redact_errors(send: Send) -> Send:
 
 
 def provider_of(kind: type[Any]) -> Provide | None:
-    """What gives a handler its `Request` or `Response`."""
+    """Return the function that provides a handler's `Request` or `Response`."""
     return {"Request": _request, "Response": _response}.get(kind.__name__)
 
 
@@ -229,8 +273,8 @@ def _resolves(parameter: inspect.Parameter) -> bool:
 
 
 def with_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The handler, without the parameters that FastAPI provides: they are resolved for each call. A handler that has
-    none is returned as it is."""
+    """Wrap a handler, without the parameters that FastAPI provides: these are resolved for each call. A handler
+    without such parameters is returned unchanged."""
     signature = inspect.signature(function, eval_str=True)
     theirs = [parameter for parameter in signature.parameters.values() if _resolves(parameter)]
     if not theirs:
@@ -257,9 +301,10 @@ def with_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
             result = await (function(**values) if is_async else run_in_thread(function, **values))
 
         reply = await call_asgi(app, {**http_request.scope, _CALL: call}, await http_request.body())
-        http_response.raw_headers.extend(item for item in reply.headers if item[0] == b"set-cookie")
-        refused = ServerReply("", reply.status, reply.body)  # by a dependency, or for a header that is not valid
-        return result if is_called and reply.status < 400 else refused
+        for cookie in reply.headers.getall("set-cookie", ()):
+            http_response.raw_headers.append((b"set-cookie", cookie.encode("latin-1")))
+        # a dependency, or an invalid header, may have ended the call with a reply of its own
+        return result if is_called and reply.status < 400 else reply
 
     ours = [each.replace(kind=by_keyword) for each in signature.parameters.values() if each not in theirs]
     added = {"http_request": Request, "http_response": Response}

@@ -1,5 +1,5 @@
-"""Imports of server folders, kept apart: `import helpers` in one folder finds that folder's `helpers.py`, under a name
-of its own, and never another's."""
+"""Separate imports of server folders: `import helpers` in one folder finds that folder's `helpers.py`, under its own
+module name, and never another folder's."""
 
 import builtins
 import importlib
@@ -15,27 +15,27 @@ from nemo_gym.common.paths import FOLDER_ALIASES, search_roots
 
 
 def keep_imports_apart(package: str, folder: Path) -> None:
-    """Import the modules of `package` from `folder`, each with imports that look into that folder first."""
+    """Import the modules of `package` from `folder`. Their own imports search that folder first."""
     if not any(isinstance(finder, _FolderFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _FolderFinder())
     _FolderFinder.folders[package] = folder
 
 
 class _FolderFinder:
-    """Finds the modules of loaded folders, and gives them imports that look into their own folder first."""
+    """Finds the modules of loaded folders. Their own imports search their folder first."""
 
     folders: ClassVar[dict[str, Path]] = {}
 
     @classmethod
     def package(cls, module: str) -> str:
-        """The loaded package that a module is in, or what would be its package."""
+        """Return the loaded package of a module, or the package it would have."""
         parts = module.split(".")
         deep = ".".join(parts[:3])
         return deep if deep in cls.folders else ".".join(parts[:2])
 
     @staticmethod
     def _alias(name: str) -> ModuleSpec | None:
-        """`resources_servers.<second name>` is the folder that has the first name."""
+        """Find the folder of an alias such as `resources_servers.<second name>`."""
         target = FOLDER_ALIASES.get(name.replace(".", "/"))
         for root in search_roots() if target else ():
             if target and not root.joinpath(*name.split(".")).is_dir() and (root / target).is_dir():
@@ -63,7 +63,7 @@ class _FolderFinder:
 
 
 class _FolderLoader(SourceFileLoader):
-    """Runs a module with builtins whose `__import__` knows the module's folder."""
+    """Runs a module with an `__import__` that knows the module's folder."""
 
     def __init__(self, name: str, file: str, folder: Path, package: str) -> None:
         super().__init__(name, file)

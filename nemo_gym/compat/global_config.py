@@ -1,4 +1,4 @@
-"""The configuration of a process, cached: what code of the public NeMo Gym calls where ours calls `load_config`."""
+"""The cached configuration of a process. Code of the public NeMo Gym calls this where ours calls `load_config`."""
 
 import logging
 import os
@@ -47,13 +47,18 @@ class GlobalConfigDictParserConfig(BaseModel):
     """Choose a port for every server that does not set one. If false, it is chosen when the server starts."""
 
     NO_MODEL_GLOBAL_CONFIG_DICT: ClassVar[DictConfig] = OmegaConf.create(
-        {keys.POLICY_BASE_URL_KEY_NAME: "", keys.POLICY_API_KEY_KEY_NAME: "", keys.POLICY_MODEL_NAME_KEY_NAME: ""}
+        {
+            keys.POLICY_BASE_URL_KEY_NAME: "",
+            keys.POLICY_API_KEY_KEY_NAME: "",
+            keys.POLICY_MODEL_NAME_KEY_NAME: "",
+            "policy_model": {"responses_api_models": {keys.DUMMY_MODEL: {keys.ENTRYPOINT_KEY_NAME: "app.py"}}},
+        }
     )
     """Initial config for commands that need no model."""
 
 
 class GlobalConfigDictParser:
-    """The steps of reading a configuration, one method each."""
+    """Reads a configuration. Each step is one method."""
 
     def parse(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> DictConfig:
         """Read, check and complete a configuration."""
@@ -78,16 +83,16 @@ class GlobalConfigDictParser:
         )
 
     def parse_global_config_dict_from_cli(self) -> DictConfig:
-        """The configuration of this process's command line alone."""
+        """Return the configuration of this process's command line alone."""
         return command_line_config(process_command_line())
 
     def load_extra_config_paths(self, config_paths: Sequence[str]) -> tuple[list[str], list[DictConfig]]:
-        """The files and all that they include: paths and configs, in the order of merging."""
+        """Load files and their includes. Return paths and configs, in the order of merging."""
         files = load_files(config_paths, settings=OmegaConf.create(), named_in="the call")
         return [file.config_path for file in files], [file.config for file in files]
 
     def filter_for_server_instance_configs(self, global_config_dict: DictConfig) -> list[ServerInstanceConfig]:
-        """The valid server blocks."""
+        """Return the valid server blocks."""
         return server_blocks(global_config_dict).servers
 
     def validate_and_populate_defaults(
@@ -105,7 +110,7 @@ class GlobalConfigDictParser:
         )
 
     def detect_and_report_almost_servers(self, global_config_dict: DictConfig) -> list[tuple[str, ValidationError]]:
-        """The invalid server blocks; their mistakes are logged."""
+        """Return the invalid server blocks, and log their errors."""
         almost_servers = server_blocks(global_config_dict).almost_servers
         if almost_servers:
             logger.warning("%s", almost_servers_report(almost_servers))
@@ -116,8 +121,8 @@ def get_global_config_dict(
     global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None,
     global_config_dict_parser_cls: type[GlobalConfigDictParser] = GlobalConfigDictParser,
 ) -> DictConfig:
-    """The configuration of this process: the cached one, else that of the servers it holds, else the one its parent
-    passed in the environment, else a new one."""
+    """Return the configuration of this process: the cached one, else that of its servers, else the one in an
+    environment variable from its parent, else a new one."""
     global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 -- the cache is part of the public interface
     if _GLOBAL_CONFIG_DICT is None:
         if (published := process_config()) is not None:
@@ -132,13 +137,13 @@ def get_global_config_dict(
 
 
 def maybe_get_global_config_dict() -> DictConfig | None:
-    """The configuration of this process if it has one already. Reads no command line."""
+    """Return the configuration of this process if it has one already. Reads no command line."""
     known = _GLOBAL_CONFIG_DICT is not None or process_config() is not None
     return get_global_config_dict() if known or keys.NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME in os.environ else None
 
 
 def get_hf_token() -> str | None:
-    """The token for Hugging Face, if the configuration of this process has one."""
+    """Return the Hugging Face token, if the configuration of this process has one."""
     token = get_global_config_dict().get(keys.HF_TOKEN_KEY_NAME)
     return None if token is None else str(token)
 

@@ -1,4 +1,4 @@
-"""`gym <group> <command> --flags`: the public command tree, as other names for our commands. Flags become keys."""
+"""`gym <group> <command> --flags`: the public command tree, translated to our commands. Flags become keys."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from nemo_gym.config.command_line import quoted
 from nemo_gym.errors import ConfigError, MissingPathError
 
 _PLAIN_VALUE = re.compile(r"[\w.-]+")
-"""Names and numbers, which stay what they are."""
+"""Names and numbers, which need no quotes."""
 _MODEL = {
     "--model": "policy_model_name",
     "-m": "policy_model_name",
@@ -45,30 +45,31 @@ _STORED = {"--inputs": "input_jsonl_fpath", "--rollouts": "rollouts_jsonl_fpath"
 _HUB = {"--input": "input_jsonl_fpath", "--output": "output_fpath", "--repo-id": "repo_id", "--name": "dataset_name"}
 
 
-class Leaf(NamedTuple):
+class TreeCommand(NamedTuple):
     """A command of the tree."""
 
-    command: str
+    name: str
+    """Name of our command."""
     flags: Mapping[str, str] = {}
-    """Each flag and the key that it sets; a switch sets `key=value`, or nothing."""
+    """Flags, each with the key that it sets. A switch sets `key=value`, or nothing."""
     selects: bool = False
-    """Takes configurations by the names of benchmarks, environments and servers."""
+    """True if configurations can be selected by the names of benchmarks, environments and servers."""
     extra: tuple[str, ...] = ()
-    """Arguments that it always has."""
+    """Arguments that are always added."""
 
 
-TREE: dict[tuple[str, ...], Leaf] = {
-    ("env", "start"): Leaf("run", _MODEL, True),
-    ("env", "prefetch"): Leaf("run", _MODEL, True, ("+dry_run=true",)),
-    ("env", "status"): Leaf("status"),
-    ("env", "resolve"): Leaf("dump_config", _MODEL, True),
-    ("env", "packages"): Leaf("pip_list", {"--resources-server": "entrypoint", "--outdated": "outdated=true"}),
-    ("env", "test"): Leaf("test", {"--resources-server": "entrypoint"}),
-    ("env", "init"): Leaf("init_resources_server", {"--resources-server": "entrypoint"}),
-    ("env", "validate"): Leaf("check_compat", {"--resources-server": "folder"}),
-    ("eval", "run"): Leaf("collect_rollouts", {**_MODEL, **_COLLECT}, True, ("+materialize_inputs=true",)),
-    ("eval", "prepare"): Leaf("prepare_benchmark", _MODEL, True),
-    ("eval", "aggregate"): Leaf(
+TREE: dict[tuple[str, ...], TreeCommand] = {
+    ("env", "start"): TreeCommand("run", _MODEL, True),
+    ("env", "prefetch"): TreeCommand("run", _MODEL, True, ("+dry_run=true",)),
+    ("env", "status"): TreeCommand("status"),
+    ("env", "resolve"): TreeCommand("dump_config", _MODEL, True),
+    ("env", "packages"): TreeCommand("pip_list", {"--resources-server": "entrypoint", "--outdated": "outdated=true"}),
+    ("env", "test"): TreeCommand("test", {"--resources-server": "entrypoint"}),
+    ("env", "init"): TreeCommand("init_resources_server", {"--resources-server": "entrypoint"}),
+    ("env", "validate"): TreeCommand("check_compat", {"--resources-server": "folder"}),
+    ("eval", "run"): TreeCommand("collect_rollouts", {**_MODEL, **_COLLECT}, True, ("+materialize_inputs=true",)),
+    ("eval", "prepare"): TreeCommand("prepare_benchmark", _MODEL, True),
+    ("eval", "aggregate"): TreeCommand(
         "aggregate_rollouts",
         {
             **_MODEL,
@@ -78,18 +79,18 @@ TREE: dict[tuple[str, ...], Leaf] = {
         },
         True,
     ),
-    ("eval", "reverify"): Leaf(
+    ("eval", "reverify"): TreeCommand(
         "reverify",
         {**_MODEL, **_STORED, "--concurrency": "num_samples_in_parallel", "--force": "", "--overwrite": ""},
         True,
     ),
-    ("eval", "profile"): Leaf("reward_profile", {flag: _STORED[flag] for flag in ("--inputs", "--rollouts")}),
-    ("dataset", "collate"): Leaf(
+    ("eval", "profile"): TreeCommand("reward_profile", {flag: _STORED[flag] for flag in ("--inputs", "--rollouts")}),
+    ("dataset", "collate"): TreeCommand(
         "prepare_data",
         {"--mode": "mode", "--output-dir": "output_dirpath", "--download": "should_download=true"},
         True,
     ),
-    ("dataset", "render"): Leaf(
+    ("dataset", "render"): TreeCommand(
         "materialize_prompts",
         {
             "--input": "input_jsonl_fpath",
@@ -97,11 +98,11 @@ TREE: dict[tuple[str, ...], Leaf] = {
             "--output": "output_jsonl_fpath",
         },
     ),
-    ("dataset", "upload"): Leaf("upload_dataset_to_{storage}", _HUB),
-    ("dataset", "download"): Leaf("download_dataset_from_{storage}", _HUB),
-    ("dataset", "rm"): Leaf("delete_dataset_from_gitlab", _HUB),
-    ("dataset", "migrate"): Leaf("gitlab_to_hf_dataset", _HUB),
-    ("dev", "test"): Leaf("dev_test"),
+    ("dataset", "upload"): TreeCommand("upload_dataset_to_{storage}", _HUB),
+    ("dataset", "download"): TreeCommand("download_dataset_from_{storage}", _HUB),
+    ("dataset", "rm"): TreeCommand("delete_dataset_from_gitlab", _HUB),
+    ("dataset", "migrate"): TreeCommand("gitlab_to_hf_dataset", _HUB),
+    ("dev", "test"): TreeCommand("dev_test"),
 }
 NOT_HERE = {
     ("env", "publish"): "Publish a folder with git, or a dataset with `gym dataset upload`.",
@@ -133,7 +134,7 @@ _LISTED_BY_US = ("environments", "agents", "models")
 
 
 def is_of_tree(arguments: Sequence[str], commands: Collection[str]) -> bool:
-    """True if these are words of the tree, and not one of our commands with one of its words, such as `eval`."""
+    """True if these arguments are a command of the tree, and not one of our own commands, such as `eval`."""
     word, following = arguments[0], arguments[1] if len(arguments) > 1 else ""
     if word == "list":
         has_name = len(arguments) > 2 and not arguments[2].startswith(("-", "+"))
@@ -143,7 +144,7 @@ def is_of_tree(arguments: Sequence[str], commands: Collection[str]) -> bool:
 
 
 def translated(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Our command, and the arguments as keys."""
+    """Translate arguments to our command and its keys."""
     path = tuple(arguments[:2])
     if path in NOT_HERE:
         raise ConfigError(f"'gym {' '.join(path)}' is not part of this package. {NOT_HERE[path]}")
@@ -151,13 +152,13 @@ def translated(arguments: Sequence[str]) -> tuple[str, list[str]]:
         known = [" ".join(each) for each in TREE if each[0] == arguments[0]]
         hint = nearest(" ".join(path), known)
         raise ConfigError(f"There is no command 'gym {' '.join(path)}'.{hint} There are: {', '.join(known)}.")
-    leaf = TREE[path]
+    command = TREE[path]
     storage, given = _take(list(arguments[2:]), "--storage")
-    keys = list(_as_keys(leaf, given))
-    name = leaf.command.format(storage=storage or "hf")
+    keys = list(_as_keys(command, given))
+    name = command.name.format(storage=storage or "hf")
     if name == "test" and not any(key.startswith("+entrypoint") for key in keys):
         name = "test_all"
-    return name, [*leaf.extra, *keys]
+    return name, [*command.extra, *keys]
 
 
 def _take(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
@@ -167,29 +168,29 @@ def _take(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
     return arguments[at + 1], [*arguments[:at], *arguments[at + 2 :]]
 
 
-def _as_keys(leaf: Leaf, arguments: list[str]) -> Iterator[str]:
+def _as_keys(command: TreeCommand, arguments: list[str]) -> Iterator[str]:
     configs: list[str] = []
     queue = _split_equals(arguments)
     serves = "--no-serve" not in queue
     while queue:
         argument = queue.pop(0)
-        if argument in leaf.flags and argument not in _SELECT:
-            yield from _set(leaf.flags[argument], queue, argument)
-        elif leaf.selects and argument in _SELECT:
+        if argument in command.flags and argument not in _SELECT:
+            yield from _set(command.flags[argument], queue, argument)
+        elif command.selects and argument in _SELECT:
             value = _value(queue, argument)
             if argument == "--search-dir":
                 before = os.environ.get(EXTRA_ROOTS_ENV_VAR)
                 os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, (before, value)))
             else:
                 configs.append(value if argument == "--config" else str(_config_of(argument, value)))
-        elif argument in leaf.flags:
-            yield f"+{leaf.flags[argument]}=resources_servers/{_value(queue, argument)}"
+        elif argument in command.flags:
+            yield f"+{command.flags[argument]}=resources_servers/{_value(queue, argument)}"
         elif argument in ("-h", "--help"):
             yield "--help"
         elif argument in ("-v", "--json"):
             yield argument
         elif argument.startswith("-"):
-            known = [*leaf.flags, *(_SELECT if leaf.selects else ())]
+            known = [*command.flags, *(_SELECT if command.selects else ())]
             hint = f" {NO_FLAGS[argument]}" if argument in NO_FLAGS else nearest(argument, known)
             raise ConfigError(f"'{argument}' is not a flag of this command.{hint}")
         else:
@@ -199,7 +200,7 @@ def _as_keys(leaf: Leaf, arguments: list[str]) -> Iterator[str]:
 
 
 def _split_equals(arguments: Sequence[str]) -> list[str]:
-    """`--flag=value` as two arguments."""
+    """Split `--flag=value` into two arguments."""
     found: list[str] = []
     for argument in arguments:
         found += argument.split("=", 1) if argument.startswith("--") and "=" in argument else [argument]
@@ -222,7 +223,7 @@ def _value(queue: list[str], flag: str) -> str:
 
 
 def _config_of(flag: str, value: str) -> Path:
-    """The configuration that a name stands for: `name`, or `name/flavor`."""
+    """Return the configuration of a name: `name`, or `name/flavor`."""
     name, _, flavor = value.partition("/")
     if flag in ("--benchmark", "--environment"):
         folder = f"{flag.removeprefix('--')}s/{name}"
@@ -240,7 +241,7 @@ def _config_of(flag: str, value: str) -> Path:
 
 
 def listed(arguments: Sequence[str]) -> list[str]:
-    """The folders of a kind; with `search`, those whose path contains a text."""
+    """Return the folders of a kind; with `search`, those whose path contains a text."""
     search = arguments[0] == "search"
     rest = [argument for argument in arguments[1:] if not argument.startswith("-")]
     kinds = [rest.pop(0)] if rest and rest[0] in _KINDS else list(_KINDS) if search else []

@@ -1,19 +1,16 @@
-"""What an agent observed during a rollout: calls of models and tools, compactions, sandboxes, and gaps.
+"""Types of `ng_agent_observations`: model and tool calls, compactions, sandboxes, and gaps that an agent observed.
 
-Agents that run a program of their own put an `AgentObservationBundle` into their reply as `ng_agent_observations`. The
-record keeps it as it is.
+Agents that run an external program put an `AgentObservationBundle` into their reply. The record keeps it unchanged.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.llm_api.responses import NeMoGymResponse
+from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseInputItem
 
 Status = Literal["completed", "failed", "incomplete", "unknown"]
 ToolStatus = Literal["completed", "failed", "incomplete", "unknown", "timeout", "cancelled"]
@@ -25,7 +22,7 @@ class _Observation(BaseModel):
 
 
 class ModelCallRef(_Observation):
-    """Names a call of a model: by its own id, or by the model and the response."""
+    """Identifies a model call: by its own id, or by model and response."""
 
     model_call_id: str | None = None
     model_ref: Any = None
@@ -47,7 +44,7 @@ class AgentInvocation(_Observation):
     duration_ms: NotNegative | None = None
     error_type: str | None = None
     model_calls: list[ModelCallRef] = Field(default_factory=list)
-    conversation: list[JsonObject] = Field(default_factory=list)
+    conversation: list[NeMoGymResponseInputItem] = Field(default_factory=list)
 
 
 class ToolCallObservation(_Observation):
@@ -56,8 +53,9 @@ class ToolCallObservation(_Observation):
     tool_call_id: str
     sandbox_id: str | None = None
     tool_name: str | None = None
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
+    started_at: float | None = None
+    """Seconds since the epoch, as all times here."""
+    completed_at: float | None = None
     duration_ms: NotNegative | None = None
     timing_source: Literal["executor", "artifact", "harness"] | None = None
     status: ToolStatus = "unknown"
@@ -65,7 +63,7 @@ class ToolCallObservation(_Observation):
 
     @model_validator(mode="after")
     def _ends_after_its_start(self) -> Self:
-        if self.started_at and self.completed_at and self.completed_at < self.started_at:
+        if self.started_at is not None and self.completed_at is not None and self.completed_at < self.started_at:
             raise ValueError("completed_at is before started_at")
         return self
 
@@ -73,7 +71,7 @@ class ToolCallObservation(_Observation):
 class ContextCompactionObservation(_Observation):
     kind: Literal["context_compaction"] = "context_compaction"
     invocation_id: str
-    observed_at: datetime | None = None
+    observed_at: float | None = None
     trigger: str | None = None
     tokens_before: int | None = None
     tokens_after: int | None = None
@@ -123,7 +121,7 @@ class AgentObservationBundle(_Observation):
 
 @dataclass(frozen=True)
 class AgentEpisode:
-    """What an agent answered, and what it observed."""
+    """The response of an agent, and its observations."""
 
     response: NeMoGymResponse
     observations: AgentObservationBundle
@@ -134,10 +132,10 @@ class TrajectoryTurn(_Observation):
     task_id: str
     rollout_id: str
     turn_no: int = Field(ge=1)
-    timestamp: datetime
-    question: str | None = None
-    answer: str | None = None
-    reasoning_content: str | None = None
+    timestamp: float
+    question: Any = None
+    answer: Any = None
+    reasoning_content: Any = None
     resolved: bool | None = None
     step_count: int = Field(default=0, ge=0)
     model_calls: list[ModelCallRef] = Field(default_factory=list)
@@ -147,13 +145,45 @@ class TrajectoryToolCall(ToolCallObservation):
     output: Any = None
 
 
+class ModelCallMetadata(_Observation):
+    """What is known of the response to a model call."""
+
+    model_config = ConfigDict(extra="allow", validate_assignment=True)
+
+    response_id: str | None = None
+    response_status: str | None = None
+
+
+class TrajectoryModelCall(_Observation):
+    """A captured model call."""
+
+    model_config = ConfigDict(extra="allow", validate_assignment=True)
+
+    model_call_id: str | None = None
+    request: Any = None
+    response: Any = None
+    response_metadata: ModelCallMetadata = Field(default_factory=ModelCallMetadata)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_metadata(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "response_metadata" in values:
+            return values
+        given = values.get("response")
+        response = given if isinstance(given, dict) else {}
+        found = {"response_id": values.get("response_id"), "response_status": values.get("response_status")}
+        known = {"response_id": response.get("id"), "response_status": response.get("status")}
+        metadata = {name: value if value is not None else known[name] for name, value in found.items()}
+        return {**values, "response_metadata": metadata}
+
+
 class TrajectoryRecord(_Observation):
     schema_version: Literal["1.0"] = "1.0"
     task_id: str
     rollout_id: str
     invocations: list[AgentInvocation] = Field(default_factory=list)
     turns: list[TrajectoryTurn] = Field(default_factory=list)
-    model_calls: list[JsonObject] = Field(default_factory=list)
+    model_calls: list[TrajectoryModelCall] = Field(default_factory=list)
     tool_calls: list[TrajectoryToolCall] = Field(default_factory=list)
     gaps: list[ObservationGap] = Field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""`ResponsesConverter`: the conversions of `responses_chat` as methods, for servers that were written for them."""
+"""`ResponsesConverter`: the conversions of `responses_chat` as methods, for servers that use this class."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -46,7 +46,7 @@ _SAME_NAME = ("metadata", "model", "parallel_tool_calls", "temperature", "top_p"
 
 
 class ResponsesConverter(BaseModel):
-    """Converts requests to the chat dialect and completions to items. Thoughts go back in `<think>` tags."""
+    """Converts requests to the chat dialect and completions to items. Reasoning is sent back in `<think>` tags."""
 
     return_token_id_information: bool
     uses_reasoning_parser: bool = True
@@ -55,7 +55,7 @@ class ResponsesConverter(BaseModel):
     def responses_to_chat_completion_create_params(
         self, responses_create_params: NeMoGymResponseCreateParamsNonStreaming
     ) -> NeMoGymChatCompletionCreateParamsNonStreaming:
-        """The request in the chat dialect, with one system message in front."""
+        """Convert a request to the chat dialect, with one system message at the start."""
         if responses_create_params.tool_choice == "required" and not responses_create_params.tools:
             raise ValueError("tool_choice is 'required', but there are no tools")
         params = chat_params(responses_create_params, with_tokens=self.return_token_id_information)
@@ -63,7 +63,7 @@ class ResponsesConverter(BaseModel):
         return changed(params, messages=[_without_empty_calls(message) for message in messages])
 
     def postprocess_chat_response(self, choice: NeMoGymChoice) -> list[NeMoGymResponseInputItem]:
-        """The items of a completion."""
+        """Convert a completion to items."""
         items = output_items(choice)
         if self.uses_reasoning_parser or "<think>" not in (choice.message.content or ""):
             return items
@@ -75,15 +75,15 @@ class ResponsesConverter(BaseModel):
             message = kind.model_validate({**message.model_dump(), **tokens_of(choice.message)})
         return [message, *calls]
 
-    def postprocess_assistant_message_dict(self, message: Mapping[str, Any]) -> list[NeMoGymResponseInputItem]:
-        """The items of an assistant's message."""
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", **message}}
+    def postprocess_assistant_message_dict(self, message_dict: Mapping[str, Any]) -> list[NeMoGymResponseInputItem]:
+        """Convert an assistant message to items."""
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", **message_dict}}
         return self.postprocess_chat_response(NeMoGymChoice.model_validate(choice))
 
     def chat_completions_messages_to_responses_items(
         self, messages: Iterable[Mapping[str, Any]]
     ) -> list[NeMoGymResponseInputItem]:
-        """A conversation in the chat dialect as items."""
+        """Convert chat messages to items."""
         found: list[Any] = []
         for message in messages:
             found += self._items_of(message)
@@ -93,7 +93,7 @@ class ResponsesConverter(BaseModel):
     def chat_completion_to_responses_create_params(
         self, params: NeMoGymChatCompletionCreateParamsNonStreaming
     ) -> NeMoGymResponseCreateParamsNonStreaming:
-        """The request in the Responses dialect."""
+        """Convert a request to the Responses dialect."""
         given = {
             **{name: getattr(params, name) for name in _SAME_NAME},
             "max_output_tokens": params.max_completion_tokens or params.max_tokens,
@@ -105,11 +105,22 @@ class ResponsesConverter(BaseModel):
         return NeMoGymResponseCreateParamsNonStreaming.model_validate({**without_nulls(given), "input": items})
 
     def chat_completion_to_response(
-        self, create_params: NeMoGymResponseCreateParamsNonStreaming, completion: NeMoGymChatCompletion
+        self,
+        responses_create_params: NeMoGymResponseCreateParamsNonStreaming,
+        chat_completion: NeMoGymChatCompletion,
+        *,
+        preserve_envelope_id: bool = False,
     ) -> NeMoGymResponse:
-        """A completion as the response to a request."""
-        output = self.postprocess_chat_response(completion.choices[0])
-        return response_from_completion(create_params, completion, model=completion.model, output=output)
+        """Convert a completion to the response to a request."""
+        output = self.postprocess_chat_response(chat_completion.choices[0])
+        response_id = chat_completion.id if preserve_envelope_id else None
+        return response_from_completion(
+            responses_create_params,
+            chat_completion,
+            model=chat_completion.model,
+            response_id=response_id,
+            output=output,
+        )
 
     def _items_of(self, message: Mapping[str, Any]) -> list[Any]:
         role, content = message["role"], message.get("content")
@@ -152,7 +163,7 @@ def _without_empty_calls(message: JsonObject) -> JsonObject:
 
 
 def _input(content: Any) -> Any:
-    """The content of a chat message as that of an input item."""
+    """Convert the content of a chat message to that of an input item."""
     if not isinstance(content, list):
         return content or ""
     return [_input_part(part) for part in content]
@@ -169,7 +180,7 @@ def _input_part(part: Mapping[str, Any]) -> JsonObject:
 
 
 def split_responses_input_output_items(items: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Split items before the first that a model wrote. Tool outputs do not count as written by a model."""
+    """Split items before the first one that a model wrote. Tool outputs are not written by a model."""
     at = next((index for index, item in enumerate(items) if _is_by_model(item)), len(items))
     return list(items[:at]), list(items[at:])
 
@@ -181,7 +192,7 @@ def _is_by_model(item: Any) -> bool:
 
 
 def usage_detail(usage: Any, group: str, name: str, *aliases: str) -> int | None:
-    """The first count that is known: in the nested details, then under other names at the top."""
+    """Return the first known count: from the nested details, then under other names at the top level."""
     fields = usage.model_dump() if isinstance(usage, BaseModel) else usage or {}
     nested = fields.get(group) or {}
     found = (nested.get(name), *(fields.get(alias) for alias in aliases))

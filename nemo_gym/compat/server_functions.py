@@ -1,8 +1,10 @@
-"""Functions of `nemo_gym.server_utils` that only code of the public NeMo Gym calls: an aiohttp session, and clients
-and addresses by the configuration of this process."""
+"""Functions that only servers of the public NeMo Gym call: a shared aiohttp session, clients and addresses from this
+process's configuration, and a profiler."""
 
 import asyncio
+import cProfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,7 +25,7 @@ _LIMITS = HttpSettings()
 
 
 class GlobalAIOHTTPAsyncClientConfig(BaseModel):
-    """How many connections the shared client may hold."""
+    """Connection limits of the shared client."""
 
     global_aiohttp_connector_limit: int = _LIMITS.global_aiohttp_connector_limit
     global_aiohttp_connector_limit_per_host: int = _LIMITS.global_aiohttp_connector_limit_per_host
@@ -34,11 +36,20 @@ _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSess
 _sessions = WeakKeyDictionary()
 
 
+GLOBAL_AIOHTTP_CLIENT: aiohttp.ClientSession | None = None
+GLOBAL_AIOHTTP_CLIENT_QUEUE_TELEMETRY = False
+"""Names that tests set. Nothing reads them: each loop has a session of its own."""
+
+
 def get_global_aiohttp_client() -> aiohttp.ClientSession:
-    """The aiohttp session of the running loop."""
+    """Return the aiohttp session of the running loop."""
+    return set_global_aiohttp_client(GlobalAIOHTTPAsyncClientConfig())
+
+
+def set_global_aiohttp_client(limits: GlobalAIOHTTPAsyncClientConfig) -> aiohttp.ClientSession:
+    """Make the aiohttp session of the running loop with these limits, unless there is one."""
     loop = asyncio.get_running_loop()
     if loop not in _sessions:
-        limits = GlobalAIOHTTPAsyncClientConfig()
         connector = aiohttp.TCPConnector(
             limit=limits.global_aiohttp_connector_limit,
             limit_per_host=limits.global_aiohttp_connector_limit_per_host,
@@ -49,14 +60,14 @@ def get_global_aiohttp_client() -> aiohttp.ClientSession:
 
 
 async def global_aiohttp_client_exit() -> None:
-    """Close it."""
+    """Close the aiohttp session of the running loop."""
     session, _closing = _sessions.pop(asyncio.get_running_loop(), (None, None))
     if session is not None:
         await session.close()
 
 
 async def request(method: str, url: str, _internal: bool = False, **options: Any) -> aiohttp.ClientResponse:
-    """One request through the running loop's aiohttp session, retried only if no connection could be made."""
+    """Send a request through the running loop's aiohttp session. Retries only if no connection could be made."""
     session = get_global_aiohttp_client()
     return await retry(
         lambda: session.request(method, url, **options),
@@ -66,18 +77,18 @@ async def request(method: str, url: str, _internal: bool = False, **options: Any
 
 
 def is_global_aiohttp_client_request_debug_enabled() -> bool:
-    """Whether the configuration of this process asks for it. Our client logs at the level `debug` instead."""
+    """True if the configuration of this process sets it. Our client logs at the level `debug` instead."""
     config = maybe_get_global_config_dict()
     return bool(config and config.get("global_aiohttp_client_request_debug"))
 
 
 def get_server_url(server_name: str) -> str:
-    """The address of a server, by the configuration of this process."""
+    """Return the address of a server from the configuration of this process."""
     return ServerClient(global_config_dict=get_global_config_dict()).url_of(server_name)
 
 
 def setup_server_client(head_server_config: BaseServerConfig | None = None) -> ServerClient:
-    """A client of the running servers."""
+    """Return a client of the running servers."""
     return ServerClient.load_from_global_config(head_server_config)
 
 
@@ -87,3 +98,26 @@ def is_nemo_gym_fastapi_entrypoint(_file: str | None = None) -> bool:
 
 
 is_nemo_gym_fastapi_worker = is_nemo_gym_fastapi_entrypoint
+
+
+class Profiler:
+    """Writes a cProfile profile to `<name>.prof` in a folder. Read it with `python -m pstats`."""
+
+    def __init__(self, name: str, base_profile_dir: str | Path, required_str: str | None = None) -> None:
+        if " " in name:
+            raise ValueError(f"The name of a profile is {name!r}; expected no spaces")
+        self.name, self.base_profile_dir, self.required_str = name, Path(base_profile_dir), required_str
+        self._profile = cProfile.Profile()
+
+    def start(self) -> None:
+        self._profile.enable()
+
+    def stop(self) -> None:
+        """End the profile and write it."""
+        self._profile.disable()
+        self.dump()
+
+    def dump(self) -> None:
+        """Write the profile so far."""
+        self.base_profile_dir.mkdir(parents=True, exist_ok=True)
+        self._profile.dump_stats(self.base_profile_dir / f"{self.name}.prof")

@@ -1,4 +1,4 @@
-"""The processes behind `nemo_gym.compute.pool`: a fork server, and the workers it forks.
+"""The program that runs CPU-heavy functions: a fork server, and the workers it forks.
 
 The fork server imports slow modules once and then only forks, so a worker starts in milliseconds, shares memory with
 the others and inherits neither sockets nor locks. A worker runs one task at a time, in its main thread. It is killed
@@ -17,24 +17,16 @@ import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import traceback
 from collections.abc import Callable
-from enum import IntEnum
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
-from zlib import crc32
+from typing import Any
 
-from nemo_gym.common.server_folders import make_importable
+from nemo_gym.common.paths import make_importable
+from nemo_gym.compute.protocol import FRAME, MAX_TEXT_CHARS, ForkRequest, Kind, Module, Task, frame_bytes
 
-FRAME = struct.Struct(">BQI")
-"""The header of a frame: its kind, and the length and checksum of its payload. The checksum detects a frame that a
-worker did not finish before it died."""
-
-MAX_PAYLOAD_BYTES = 64 * 2**20
-MAX_TEXT_CHARS = 5_000
 MAX_TASKS = 2000
 """After this many tasks a worker is replaced, since caches of libraries grow."""
 NICENESS = 5
@@ -45,50 +37,6 @@ WARM_UP = "warm_up"
 slow only the first time, such as importing a library or filling its caches."""
 _PR_SET_PDEATHSIG = 1
 _warm: set[str] = set()
-
-
-class Kind(IntEnum):
-    """What a frame is. FORK goes to the fork server, with the worker's end of its connection; EXITED comes from it."""
-
-    FORK = 0
-    TASK = 1
-    STARTED = 2
-    VALUE = 3
-    RAISED = 4
-    OUT_OF_MEMORY = 5
-    FAILED = 6
-    INTERPRETER_FAILED = 7
-    EXITED = 8
-
-
-class Module(NamedTuple):
-    """A module by its name, and the server folder it is from, if any."""
-
-    name: str
-    folder: str | None = None
-
-
-class ForkRequest(NamedTuple):
-    """The modules to import before the fork, and the memory limit of the worker."""
-
-    modules: tuple[Module, ...]
-    memory_bytes: int
-
-
-class Task(NamedTuple):
-    """A function by its name, and its pickled arguments."""
-
-    module: Module
-    function: str
-    arguments: bytes
-
-
-def frame_bytes(kind: Kind, payload: bytes | str = b"") -> bytes:
-    """A frame as it is sent. A payload that is too large becomes an error; a text is shortened."""
-    data = payload.encode(errors="replace")[:MAX_TEXT_CHARS] if isinstance(payload, str) else payload
-    if len(data) > MAX_PAYLOAD_BYTES:
-        kind, data = Kind.FAILED, b"returned %d bytes; the limit is %d." % (len(data), MAX_PAYLOAD_BYTES)
-    return FRAME.pack(kind, len(data), crc32(data)) + data
 
 
 class ForkServer:

@@ -7,20 +7,25 @@ import asyncio
 import os
 import pickle
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Self, TypeVar, TypeVarTuple, overload
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar, TypeVarTuple, overload
 
 from nemo_gym.common.deadline import timeout, wall_limit_s
-from nemo_gym.common.server_folders import folder_of
-from nemo_gym.compute.fork_client import (
-    ForkServerProcess,
+from nemo_gym.common.paths import folder_of
+from nemo_gym.compute.protocol import (
+    ForkRequest,
     Frame,
+    Kind,
+    Module,
+    Task,
     TimeLimits,
-    Worker,
     WorkerDiedError,
     WorkerLostError,
 )
-from nemo_gym.compute.fork_server import ForkRequest, Kind, Module, Task
 from nemo_gym.errors import GymError
+
+if TYPE_CHECKING:
+    from nemo_gym.compute.worker import ForkServerProcess, Worker
 
 T = TypeVar("T")
 Default = TypeVar("Default")
@@ -36,6 +41,14 @@ MAX_ARGUMENT_BYTES = 32 * 2**20
 LONG_TEXT = 32_768
 """Characters. `run_if_long` reads a longer text in a worker."""
 _RAISE: Any = object()
+
+
+class TimedOut(Enum):
+    TIMED_OUT = "timed out"
+
+
+TIMED_OUT: Final = TimedOut.TIMED_OUT
+"""A value for `on_limit` that a function cannot return itself."""
 
 
 def available_cores() -> int:
@@ -61,7 +74,7 @@ class ComputeError(GymError):
 
 
 class ComputeUsage(NamedTuple):
-    """How many processes run a function, how many are idle, and how many functions wait for one."""
+    """Counts of processes that run a function or are idle, and of functions that wait for one."""
 
     busy: int
     idle: int
@@ -205,7 +218,7 @@ class Compute:
         except WorkerLostError as error:
             raise ComputeError(f"{what} could not be run by a worker: {error}.") from error
 
-    async def _attempt(self, worker: Worker, task: bytes, what: str, limits: TimeLimits) -> Frame:
+    async def _attempt(self, worker: "Worker", task: bytes, what: str, limits: TimeLimits) -> Frame:
         is_reusable = False
         try:
             outcome = await worker.run(task, limits)
@@ -224,7 +237,9 @@ class Compute:
                 self._discard(worker)
         return outcome
 
-    async def _fork(self) -> Worker:
+    async def _fork(self) -> "Worker":
+        from nemo_gym.compute.worker import ForkServerProcess  # most collections need no process
+
         if self._is_closed:
             raise ComputeError("The pool is closed.")
         if self._fork_server is not None and self._fork_server.has_ended:
@@ -236,7 +251,7 @@ class Compute:
         self._workers.add(worker)
         return worker
 
-    def _discard(self, worker: Worker) -> None:
+    def _discard(self, worker: "Worker") -> None:
         self._workers.discard(worker)
         worker.close()
 

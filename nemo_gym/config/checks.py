@@ -41,7 +41,7 @@ class AlmostServer(NamedTuple):
 
 
 class ServerBlocks(NamedTuple):
-    """The server blocks of a configuration, by whether they can be started."""
+    """The server blocks of a configuration: those that can be started, and the others."""
 
     servers: list[ServerInstanceConfig]
     almost_servers: list[AlmostServer]
@@ -94,7 +94,7 @@ def _value(node: DictConfig, key: Any) -> Any:
 
 
 def almost_servers_report(almost_servers: Sequence[AlmostServer]) -> str:
-    """What is wrong with each of them."""
+    """Describe what is wrong with each of them."""
     lines = ["Configuration Warnings: Almost-Servers Detected"]
     for name, _, mistakes in almost_servers:
         lines += [f"Almost-Server Detected: '{name}'. It will not be started:", *mistakes]

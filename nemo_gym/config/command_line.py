@@ -61,7 +61,7 @@ class Override:
     value: Any = field(repr=False)
     deletes: bool = False
     argument: str = field(default="", repr=False, compare=False)
-    """What was typed. May contain a secret."""
+    """The argument as it was typed. May contain a secret."""
 
     @property
     def shown(self) -> str:
@@ -111,6 +111,16 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
 def process_command_line() -> CommandLine:
     """The command line of the running command or, in another program, of the program."""
     return _running[-1] if _running else parse_command_line(sys.argv[1:])
+
+
+def shown_option(name: str, value: str) -> str:
+    """How to set a parameter, in the form that the user has typed others: `--name value`, `+name=value`, or the
+    argument of a function if no command runs."""
+    if not _running:
+        return f'{name}="{value}"'
+    typed = [override.argument for override in _running[-1].overrides]
+    is_hydra = any(_ASSIGNMENT.fullmatch(argument) for argument in typed)
+    return f"+{name}={value}" if is_hydra else f"--{name.replace('_', '-')} {value}"
 
 
 @contextlib.contextmanager
@@ -276,7 +286,7 @@ def value_kinds(annotation: Any) -> frozenset[type]:
 
 
 def _kinds_of_key(key: str, text: str) -> frozenset[type]:
-    """What is known of a key that is not a parameter. Text keys may have lists, as policy_base_url does."""
+    """Return the kinds of a key that is not a parameter. Text keys may have lists, as policy_base_url does."""
     if key == "config_paths":
         return frozenset((list, NoneType))
     is_text = key.endswith(_TEXT_KEYS) and not text.startswith(("[", "{"))

@@ -2,21 +2,26 @@
 costs nothing."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple, get_args
 
-ServerType = Literal["responses_api_models", "resources_servers", "responses_api_agents"]
-"""The key below a server's name: what the server is, and the folder its code is in."""
+ServerType = Literal["responses_api_models", "resources_servers", "responses_api_agents", "environment_servers"]
+"""The key below a server's name: what the server is, and the folder its code is in. `environment_servers` are those of
+the public NeMo Gym, which play a row with an agent and its environment: `nemo_gym.compat.environment_server`."""
 
 SERVER_TYPES: tuple[ServerType, ...] = get_args(ServerType)
 
 KeyPath = tuple[str | int, ...]
-"""Where a value is in a configuration: the keys and list indices that lead to it."""
+"""The path of a value in a configuration: the keys and list indices that lead to it."""
 
 NEMO_GYM_MCP_METADATA_KEY = "mcp"
-"""Where the reply of `/seed_session` says how to call the tools of an environment over MCP."""
+"""The field of `/seed_session` replies that says how to call the tools of an environment over MCP."""
 
 DIRECTIVES = ("_inherit_from", "_copy", "_delete_key")
 DUMMY_MODEL = "dummy_model"
+ENVIRONMENT_SERVERS = "environment_servers"
+ALIASES_KEY_NAME = "environment_server_aliases"
+"""Where a loaded configuration says which environment servers there are, each with its agent."""
 """Keys that only configurations of the public NeMo Gym use: `nemo_gym.compat.config_directives`."""
 
 NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME = "NEMO_GYM_CONFIG_DICT"
@@ -82,6 +87,8 @@ ROLLOUT_INDEX_KEY_NAME = "_ng_rollout_index"
 ATTEMPT_INDEX_KEY_NAME = "_ng_attempt_index"
 ROLLOUT_ID_KEY_NAME = "_ng_rollout_id"
 AGENT_REF_KEY_NAME = "agent_ref"
+TASK_SOURCE_KEY_NAME = "task_source"
+ENVIRONMENT_SERVER_KEY_NAME = "_ng_environment_server"
 SKILLS_REF_KEY_NAME = "skills_ref"
 RESPONSES_CREATE_PARAMS_KEY_NAME = "responses_create_params"
 RESPONSE_KEY_NAME = "response"
@@ -94,8 +101,13 @@ NG_FAILURE_CLASS_KEY = "_ng_failure_class"
 NG_TERMINAL_KEY = "_ng_failure_terminal"
 NG_NO_PERSIST_KEY = "_ng_no_persist"
 NG_JUDGE_ERROR_KEY = "_ng_failure_judge_error"
+NG_FAILURE_MESSAGE_KEY = "_ng_failure_message"
 """Fields of an agent's reply that mark it as a failure."""
+MASK_SAMPLE, FAILURE_KIND, FAILURE_REASON = "mask_sample", "failure_kind", "failure_reason"
+"""Fields of a verifier's reply: whether the rollout could not be scored, and why."""
 
+OBSERVABILITY_ENABLED_KEY_NAME = "observability_enabled"
+TOKEN_ID_CAPTURE_BLOCK = "token_id_capture"  # noqa: S105 -- the name of a key, not a secret
 CACHE_DIR_KEY_NAME = "cache_dir"
 RESULTS_DIR_KEY_NAME = "results_dir"
 TASK_INDEX_FIELD = "_task_index"
@@ -145,6 +157,26 @@ def value_at(values: Any, path: KeyPath, default: Any = None) -> Any:
 def dotted(path: KeyPath) -> str:
     """A key path as it is written on the command line."""
     return ".".join(map(str, path))
+
+
+class Change(NamedTuple):
+    """A place where two values differ. What is not there is None."""
+
+    path: KeyPath
+    before: Any
+    now: Any
+
+
+def changes(before: Any, now: Any, path: KeyPath = ()) -> Iterator[Change]:
+    """Every place where two values of mappings, lists and scalars differ, the innermost ones."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys((*before, *now)):
+            yield from changes(before.get(key), now.get(key), (*path, key))
+    elif isinstance(before, list) and isinstance(now, list):
+        for index, (one, other) in enumerate(zip_longest(before, now)):
+            yield from changes(one, other, (*path, index))
+    elif before != now:
+        yield Change(path, before, now)
 
 
 class ServerBlock(NamedTuple):

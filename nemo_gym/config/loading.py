@@ -8,7 +8,7 @@ import random
 import re
 import socket
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -125,7 +125,7 @@ def read_settings(config: DictConfig, *, sources: ConfigSources = UNKNOWN_SOURCE
 
 
 def _refuse_half_an_endpoint(config: DictConfig) -> None:
-    """Who sets a key or a model name means an endpoint, not the model on this machine."""
+    """Refuse a key or a model name without the URL of an endpoint: it is not for the model on this machine."""
     names = (keys.POLICY_API_KEY_KEY_NAME, keys.POLICY_MODEL_NAME_KEY_NAME)
     given = [name for name in names if config.get(name) is not None]
     if given:
@@ -148,11 +148,11 @@ def installed_pins() -> list[str]:
 def dump(config: DictConfig, *, masked: bool = True) -> str:
     """The config as YAML with interpolations resolved and, by default, secrets masked."""
     values = resolve(config)
-    shown = map_leaves(_escaped, secrets.masked(values) if masked else values)
+    shown = map_leaves(escaped, secrets.masked(values) if masked else values)
     return OmegaConf.to_yaml(OmegaConf.create(shown))
 
 
-def _escaped(_path: keys.KeyPath, value: Any) -> Any:
+def escaped(_path: keys.KeyPath, value: Any) -> Any:
     """Escape text that looks like an interpolation."""
     return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", value) if isinstance(value, str) else value
 
@@ -172,19 +172,21 @@ PATH_SUFFIXES = ("_fpath", "_fpaths", "_path", "_paths", "_dirpath", "_file", "_
 """Settings of a server whose names end like this are paths."""
 
 
-def server_instances(config: DictConfig) -> list[ServerSpec]:
+def server_instances(config: DictConfig, classes: Mapping[str, type[Any]] | None = None) -> list[ServerSpec]:
     """Every valid server block of a loaded config, in order; almost-servers are left out.
 
-    A folder or file that a block names and that is not there is an error.
+    A folder or file that a block names and that is not there is an error. The servers in `classes`, by name, have no
+    folder: they are served from their class.
     """
-    return [_instance(config, server) for server in server_blocks(config).servers]
+    given = classes or {}
+    return [_instance(config, server, given.get(server.name)) for server in server_blocks(config).servers]
 
 
-def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerSpec:
+def _instance(config: DictConfig, server: ServerInstanceConfig, served_class: type[Any] | None) -> ServerSpec:
     path = (server.name, server.SERVER_TYPE, server.implementation)
     block = server.get_inner_run_server_config()
     host, port = block.host or DEFAULT_HOST, block.port or None
-    folder = server_folder(server, block.entrypoint)
+    folder = Path.cwd() if served_class else server_folder(server, block.entrypoint)
     values = {**_with_found_paths(resolve(config, path), folder), "name": server.name, "host": host}
     return ServerSpec(
         name=server.name,
@@ -196,6 +198,7 @@ def _instance(config: DictConfig, server: ServerInstanceConfig) -> ServerSpec:
         host=host,
         port=port,
         isolation=block.isolation,
+        served_class=served_class,
     )
 
 
@@ -263,7 +266,7 @@ def find_open_port(
 def search_port(
     try_port: Callable[[int], T | None], *, low: int, high: int, disallowed: Iterable[int], max_tries: int
 ) -> T:
-    """What `try_port` returns for the first port it succeeds with, of random ports in the range."""
+    """Try random ports in the range, and return what `try_port` returns for the first that succeeds."""
     taken = frozenset(disallowed)
     candidates = [port for port in range(low, high + 1) if port not in taken]
     tries = random.sample(candidates, min(max_tries, len(candidates)))

@@ -23,13 +23,15 @@ PUBLIC_KEYS = frozenset(
         *("config_paths", "entrypoint", "default_host", "head_server", "python_version", "ray_head_node_address"),
         *("hf_organization", "hf_collection_name", "hf_collection_slug", "hf_dataset_prefix", "mlflow_tracking_uri"),
         *("agent_name", "resources_server", "resources_server_name", "name", "record", "replay", "resume"),
-        *("num_workers", "worker_host", "num_repeats", "tokenizer"),
+        *("num_workers", "worker_host", "num_repeats", "tokenizer", "log_to"),
         *("responses_create_params", "format", "select", "reasoning", "mode", "data_source"),
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
         *("server_host", "where", "sort", "search"),
         *("latency", "faults", "overrides", "folder", "prepare_script_args", "prompt_config", "uv_venv_dir"),
-        *("environment", "model", "agent", "dataset", "output", "kind", "before", "after"),
+        *("environment", "model", "script", "agent", "config", "dataset", "output", "kind", "before", "after"),
+        *("judge", "examples", "agent_map", "fan_out", "environment_routing_mode", "environment_server_name"),
+        "environment_server_routes",
     )
 )
 """Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""
@@ -55,7 +57,7 @@ class Secrets:
     values: frozenset[str] = frozenset()
 
     positions: frozenset[KeyPath] = frozenset()
-    """Where the configuration has a short value from `env.yaml`, itself or by interpolation."""
+    """Paths at which the configuration has a short value from `env.yaml`, itself or by interpolation."""
 
     def __or__(self, other: "Secrets") -> "Secrets":
         return Secrets(self.values | other.values, self.positions | other.positions)
@@ -101,7 +103,7 @@ def is_secret_at(path: KeyPath, value: object) -> bool:
 
 
 def _is_named_secret(path: KeyPath, value: object) -> bool:
-    """What is inside `credentials: {...}` is secret whatever its own key is. The name of a server does not count."""
+    """True for a key that is named like a secret, or is inside one. The name of a server does not count."""
     keys = path[3:] if len(path) > 1 and path[1] in SERVER_TYPES else path
     return any(is_secret(key, value) for key in keys if isinstance(key, str))
 
@@ -172,7 +174,7 @@ def url_secrets(value: str) -> Iterator[str]:
 
 
 def _positions_of(config: Any, paths: set[KeyPath]) -> frozenset[KeyPath]:
-    """Where the values at `paths` are after interpolation: put a tracer in their place, and see where it turns up."""
+    """Find the values at `paths` after interpolation: put a tracer in their place, and see where it turns up."""
     if not paths:
         return frozenset()
     from omegaconf import OmegaConf

@@ -18,7 +18,16 @@ from nemo_gym.common.paths import find, nearest, search_roots
 from nemo_gym.common.plugins import plugin
 from nemo_gym.common.redaction import redact
 from nemo_gym.config.command_line import ANY_VALUE, CommandLine, Override, parse_command_line
-from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME, DIRECTIVES, DUMMY_MODEL, KeyPath, dotted, nodes, value_at
+from nemo_gym.config.keys import (
+    CONFIG_PATHS_KEY_NAME,
+    DIRECTIVES,
+    DUMMY_MODEL,
+    ENVIRONMENT_SERVERS,
+    KeyPath,
+    dotted,
+    nodes,
+    value_at,
+)
 from nemo_gym.config.secrets import find_secrets, is_secret_at, process_secrets, set_process_secrets
 from nemo_gym.errors import (
     ConfigError,
@@ -32,7 +41,7 @@ DOTENV_NAME = "env.yaml"
 COMMAND_LINE = "the command line"
 PYTHON = "the config passed in from Python"
 _ABSENT = object()
-_DIRECTIVE_KEYS = {(key,) for key in (*DIRECTIVES, DUMMY_MODEL)}
+_DIRECTIVE_KEYS = {(key,) for key in (*DIRECTIVES, DUMMY_MODEL, ENVIRONMENT_SERVERS)}
 
 Initial = Mapping[str, Any] | DictConfig | Callable[[DictConfig], Mapping[str, Any]]
 """A config from Python, or a function that makes one from `env.yaml` and the command line."""
@@ -48,12 +57,12 @@ class Source:
     config: DictConfig = field(repr=False)
 
     config_path: str = ""
-    """Of a file in `config_paths`, the path as it is written there."""
+    """The path of a file as it is written in `config_paths`."""
 
 
 @dataclass(frozen=True)
 class ConfigSources:
-    """All that is merged into one configuration, in order of increasing precedence."""
+    """The sources of one configuration, in order of increasing precedence."""
 
     files: tuple[Source, ...] = ()
     settings: tuple[Source, ...] = ()
@@ -118,8 +127,8 @@ def read_sources(
 
 
 def apply_directives(config: DictConfig) -> dict[str, str]:
-    """Apply, in place, what only configurations of the public NeMo Gym have: `_inherit_from` and its siblings, and
-    `dummy_model`. Return the removed blocks, each with the first block that inherits from it."""
+    """Apply, in place, what only configurations of the public NeMo Gym have: `_inherit_from` and its siblings,
+    `dummy_model` and `environment_servers`. Return the removed blocks, each with the first that inherits from it."""
     entries = nodes(OmegaConf.to_container(config, resolve=False))
     if not any(path[-1:] in _DIRECTIVE_KEYS or _names_directive(value) for path, value in entries):
         return {}

@@ -124,7 +124,11 @@ class AgentServerRef(_ServerRef):
     type: Literal["responses_api_agents"]
 
 
-ServerRef = ModelServerRef | ResourcesServerRef | AgentServerRef
+class EnvironmentServerRef(_ServerRef):
+    type: Literal["environment_servers"]
+
+
+ServerRef = ModelServerRef | ResourcesServerRef | AgentServerRef | EnvironmentServerRef
 
 _SERVER_REF: TypeAdapter[ServerRef] = TypeAdapter(Annotated[ServerRef, Field(discriminator="type")])
 
@@ -210,10 +214,10 @@ class DatasetConfig(BaseModel):
     huggingface_identifier: HuggingFaceDatasetIdentifier | None = None
 
     prepare_script: str | None = None
-    """Of a benchmark: the file whose `prepare()` writes the rows (`ng_prepare_benchmark`)."""
+    """For a benchmark: the file whose `prepare()` writes the rows (`ng_prepare_benchmark`)."""
 
     prompt_config: str | None = None
-    """Of a benchmark: the prompt file that is filled in with the fields of each row."""
+    """For a benchmark: the prompt file that is filled in with the fields of each row."""
 
     license: License | None = None
     """Required for train and validation data."""
@@ -310,6 +314,11 @@ class ResponsesAPIAgentServerTypeConfig(_ServerTypeConfig):
     responses_api_agents: dict[str, _DomainlessServerBlock] = Field(min_length=1, max_length=1)
 
 
+class EnvironmentServerTypeConfig(_ServerTypeConfig):
+    SERVER_TYPE = "environment_servers"
+    environment_servers: dict[str, _DomainlessServerBlock] = Field(min_length=1, max_length=1)
+
+
 class _ServerInstance(_ServerTypeConfig):
     """Methods of the three kinds of server block."""
 
@@ -348,8 +357,14 @@ class ResourcesServerInstanceConfig(_ServerInstance, ResourcesServerTypeConfig):
 class ResponsesAPIAgentServerInstanceConfig(_ServerInstance, ResponsesAPIAgentServerTypeConfig): ...
 
 
+class EnvironmentServerInstanceConfig(_ServerInstance, EnvironmentServerTypeConfig): ...
+
+
 ServerInstanceConfig = (
-    ResponsesAPIModelServerInstanceConfig | ResourcesServerInstanceConfig | ResponsesAPIAgentServerInstanceConfig
+    ResponsesAPIModelServerInstanceConfig
+    | ResourcesServerInstanceConfig
+    | ResponsesAPIAgentServerInstanceConfig
+    | EnvironmentServerInstanceConfig
 )
 _INSTANCE_CLASSES: dict[str, type[ServerInstanceConfig]] = {
     kind.SERVER_TYPE: kind for kind in get_args(ServerInstanceConfig)
@@ -406,6 +421,9 @@ class ServerSpec:
 
     fd: int | None = None
     """The listening socket that a worker inherits."""
+
+    served_class: type[Any] | None = None
+    """The class to serve in this process, such as one of a notebook. By default the one in the folder."""
 
     @property
     def path(self) -> tuple[str, str, str]:

@@ -1,1 +1,1 @@
-"""Datasets: check them, describe them, collate them, import them, make them."""
+"""Datasets: check, measure, collate, import, generate, publish."""

@@ -1,7 +1,7 @@
-"""Count distinct values exactly, however many: digests of 16 bytes, kept on disk when they are many.
+"""Count distinct values exactly in bounded memory: digests of 16 bytes, moved to disk when there are many.
 
-Records are spread over partitions by their first byte, so that equal ones meet in the same partition and only one
-partition at a time is in memory. `sketch` gives the keys that nearly equal prompts share.
+Records are partitioned by their first byte, so equal records are in the same partition, and only one partition at a
+time is in memory. `sketch` returns the keys that nearly equal prompts share.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from typing import IO, Self
 DIGEST_BYTES = 16
 PARTITIONS = 64
 BUFFERED_BYTES = 32 * 2**20
-"""What all digests of a command may take in memory before they go to disk."""
+"""Memory for all digests of a command. Beyond it they are moved to disk."""
 RECORDS_AT_ONCE = 500_000
-"""How many records of a partition are compared at a time: about 60 MB."""
+"""Records of a partition that are compared at a time: about 60 MB."""
 
 _PARTITION_OF = [byte * PARTITIONS // 256 for byte in range(256)]
 
@@ -39,7 +39,7 @@ except ImportError:
 
 
 def packed(records: Iterable[bytes]) -> dict[int, bytes]:
-    """Records, each starting with its digest, by partition. This is what a worker sends."""
+    """Group records, each starting with its digest, by partition. Workers send them in this form."""
     partitions: dict[int, list[bytes]] = defaultdict(list)
     for record in records:
         partitions[_PARTITION_OF[record[0]]].append(record)
@@ -47,7 +47,8 @@ def packed(records: Iterable[bytes]) -> dict[int, bytes]:
 
 
 class Spill:
-    """The memory and the file that several sets of digests share. The file has no name, so nothing is left of it."""
+    """The memory and the temporary file that several sets of digests share. The file has no name, so the system
+    removes it."""
 
     def __init__(self, folder: Path | None = None, *, buffered_bytes: int = BUFFERED_BYTES) -> None:
         self._folder, self._limit = folder, buffered_bytes
@@ -65,13 +66,13 @@ class Spill:
             self._file.close()
 
     def new_set(self, *, extra_bytes: int = 0) -> "DigestSet":
-        """An empty set. Each record is a digest and `extra_bytes` more."""
+        """Return an empty set whose records are a digest and `extra_bytes` more."""
         made = DigestSet(self, DIGEST_BYTES + extra_bytes)
         self._sets.append(made)
         return made
 
-    def grew(self, count: int) -> None:
-        """So many more bytes are in memory."""
+    def add_bytes(self, count: int) -> None:
+        """Count bytes in memory. Flush all sets when the limit is exceeded."""
         self._buffered += count
         if self._buffered > self._limit:
             for each in self._sets:
@@ -79,7 +80,7 @@ class Spill:
             self._buffered = 0
 
     def write(self, data: bytes) -> int:
-        """Where the data is."""
+        """Append data to the file and return its offset."""
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by __exit__
         start = self._end
@@ -101,28 +102,28 @@ class DigestSet:
         self._buffers = [bytearray() for _ in range(PARTITIONS)]
         self._segments: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
         self.count = 0
-        """How many records were added, equal ones included."""
+        """Number of records that were added, duplicates included."""
         self.counted: tuple[int, int] | None = None
-        """How many records there were when the distinct ones were counted, and how many those were."""
+        """Cached result of `unique_count`: the number of records at that time, and of distinct records."""
 
     def add(self, partitions: dict[int, bytes]) -> None:
-        """Take records as `packed` gives them."""
+        """Add records as `packed` returns them."""
         size = 0
         for partition, records in partitions.items():
             self._buffers[partition] += records
             size += len(records)
         self.count += size // self.width
-        self._spill.grew(size)
+        self._spill.add_bytes(size)
 
     def flush(self) -> None:
-        """Move what is in memory to disk."""
+        """Move all records in memory to disk."""
         for buffer, segments in zip(self._buffers, self._segments, strict=True):
             if buffer:
                 segments.append((self._spill.write(bytes(buffer)), len(buffer)))
                 buffer.clear()
 
     def partition(self, number: int) -> Iterator[bytes]:
-        """The records of a partition, in the order in which they were added."""
+        """Yield the records of a partition, in the order in which they were added."""
         for start, length in self._segments[number]:
             yield from self._records(self._spill.read(start, length))
         yield from self._records(bytes(self._buffers[number]))
@@ -132,13 +133,13 @@ class DigestSet:
         return (data[start : start + width] for start in range(0, len(data), width))
 
     def size_of(self, number: int) -> int:
-        """How many records a partition has."""
+        """Return the number of records in a partition."""
         stored = sum(length for _, length in self._segments[number]) + len(self._buffers[number])
         return stored // self.width
 
 
 def slices(*sets: DigestSet, records_at_once: int = RECORDS_AT_ONCE) -> Iterator[list[list[bytes]]]:
-    """The records of each set, a part at a time: equal digests of all sets are in the same part."""
+    """Yield the records of each set in parts. Equal digests of all sets are in the same part."""
     for number in range(PARTITIONS):
         passes = -(-sum(each.size_of(number) for each in sets) // records_at_once)
         for turn in range(passes):
@@ -149,7 +150,7 @@ def slices(*sets: DigestSet, records_at_once: int = RECORDS_AT_ONCE) -> Iterator
 
 
 def unique_count(*sets: DigestSet, records_at_once: int = RECORDS_AT_ONCE) -> int:
-    """How many distinct digests there are in all sets together."""
+    """Return the number of distinct digests in all sets together."""
     if len(sets) != 1:
         return _count_unique(*sets, records_at_once=records_at_once)
     [only] = sets
@@ -173,7 +174,8 @@ _WORDS = re.compile(rb"[a-z0-9\x80-\xff]+")
 
 
 def sketch(text: bytes) -> list[bytes]:
-    """The keys of a prompt, one digest a band. Case and punctuation do not count. Without words there is none."""
+    """Return the MinHash keys of a prompt, one digest per band. Case and punctuation do not count. A text without
+    words has no keys."""
     triples = hashes_of_triples(text)
     if not triples:
         return []
@@ -184,7 +186,7 @@ def sketch(text: bytes) -> list[bytes]:
 
 
 def hashes_of_triples(text: bytes) -> set[int]:
-    """A hash of every three words in a row; of all words, if there are fewer."""
+    """Hash every three consecutive words; all words, if there are fewer."""
     words = [zlib.crc32(word) for word in _WORDS.findall(text.lower())]
     if len(words) < 3:
         return {hash(tuple(words))} if words else set()
@@ -193,6 +195,6 @@ def hashes_of_triples(text: bytes) -> set[int]:
 
 
 def similarity(one: bytes, other: bytes) -> float:
-    """The share of word triples that two prompts have in common (Jaccard)."""
+    """Return the Jaccard similarity of the word triples of two prompts."""
     first, second = hashes_of_triples(one), hashes_of_triples(other)
     return len(first & second) / len(first | second) if first or second else 0.0

@@ -1,7 +1,7 @@
-"""Make datasets from a seed, without any download, by the `generate_rows` of an environment.
+"""Generate datasets from a seed, without a download, with the `generate_rows` of an environment.
 
-Train and validation rows are two parts of one run without equal prompts, so they are disjoint. Before anything is
-written, the environment's own verifier has given the gold response of the rows the full reward.
+Train and validation rows are two parts of one run without equal prompts, so they are disjoint. Nothing is written
+before the environment's verifier has given the gold responses the full reward.
 """
 
 import asyncio
@@ -25,8 +25,7 @@ from nemo_gym.analysis.verifier_check import Gold, gold_finder
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import atomic_write, check_writable
-from nemo_gym.common.paths import find
-from nemo_gym.common.server_folders import make_importable
+from nemo_gym.common.paths import find, make_importable
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.config.loading import ServerSpec, load_config, server_instances
 from nemo_gym.data.row_check import BadRowError, RowCheck
@@ -37,7 +36,7 @@ from nemo_gym.server.tools import default_tools, with_tools
 
 GENERATOR = "generate.py"
 JUDGE_CONFIG = "responses_api_models/scripted_model/configs/scripted_model.yaml"
-"""Plays every model that an environment refers to. Gold responses need none."""
+"""Replaces every model that an environment refers to. Gold responses need no model."""
 VERIFIED_AT_ONCE = 16
 VERIFY_TIMEOUT_S = 120.0
 FULL_REWARD = 1.0
@@ -46,7 +45,7 @@ GenerateRows = Callable[[int, int, int], Iterator[JsonObject]]
 
 
 class GenerateDataConfig(CommandConfig):
-    """Make train and validation data for an environment from a seed, without any download.
+    """Generate train and validation data for an environment from a seed, without a download.
 
     Examples:
 
@@ -62,22 +61,22 @@ class GenerateDataConfig(CommandConfig):
     """The folder for train.jsonl and validation.jsonl."""
 
     train_count: int = Field(default=1000, ge=0)
-    """How many rows for training."""
+    """Number of training rows."""
 
     validation_count: int = Field(default=100, ge=0)
-    """How many rows for validation. They stay the same when train_count changes."""
+    """Number of validation rows. They stay the same when train_count changes."""
 
     seed: int = 0
     """The same seed gives the same files."""
 
     difficulty: int = Field(default=1, ge=1, le=5)
-    """From 1, easy, to 5."""
+    """From 1 (easy) to 5."""
 
     verify_limit: int | None = Field(default=None, ge=0)
-    """Verify the gold responses of the first N rows only. By default, all."""
+    """Verify the gold responses of the first N rows only. All by default."""
 
     overwrite: bool = False
-    """Replace older files."""
+    """Overwrite existing files."""
 
 
 class GoldResponseError(GymError):
@@ -92,14 +91,14 @@ class GeneratedFile(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """What came of it."""
+    """The files that were written, and the number of verified rows."""
 
     files: list[GeneratedFile]
     verified: int
 
 
 def generate_data(config: GenerateDataConfig, folder: Path) -> Generated:
-    """Make the rows, have them verified, and write them, whole or not at all."""
+    """Generate the rows, verify them, and write them atomically."""
     output = Path(config.output_dirpath)
     counts = {"validation": config.validation_count, "train": config.train_count}
     paths = {kind: output / f"{kind}.jsonl" for kind, count in counts.items() if count}
@@ -120,9 +119,9 @@ def generate_data(config: GenerateDataConfig, folder: Path) -> Generated:
 
 
 def load_generator(folder: Path) -> GenerateRows:
-    """The `generate_rows` of an environment's folder."""
+    """Import `generate_rows` from an environment's folder."""
     if not (folder / GENERATOR).is_file():
-        raise ConfigError(f"{folder} has no {GENERATOR}, so its rows cannot be made from a seed.")
+        raise ConfigError(f"{folder} has no {GENERATOR}, so its rows cannot be generated.")
     make_importable(folder.parent.name, folder)
     module = importlib.import_module(f"{folder.parent.name}.{folder.name}.{Path(GENERATOR).stem}")
     generate: GenerateRows | None = getattr(module, "generate_rows", None)
@@ -137,7 +136,7 @@ def _checked(rows: Iterator[JsonObject], folder: Path) -> Iterator[JsonObject]:
         try:
             check.read(orjson.dumps(row))
         except BadRowError as error:
-            raise GymError(f"Row {index} that {folder / GENERATOR} makes is not valid: {error}") from None
+            raise GymError(f"Row {index} of {folder / GENERATOR} is not valid: {error}") from None
         yield row
 
 
@@ -157,9 +156,10 @@ async def _verify(folder: Path, rows: Sequence[JsonObject]) -> None:
 
 
 def _environment_of(folder: Path) -> tuple[DictConfig, ServerSpec]:
-    """The configuration that starts the environment of a folder: the one with the folder's name, or else the first.
+    """Return the configuration that starts the environment of a folder: the one with the folder's name, else the
+    first.
 
-    A configuration that starts the environment by another name, for an alias of the folder, is not used."""
+    A configuration for an alias of the folder is not used."""
     for path in sorted((folder / "configs").glob("*.yaml"), key=lambda path: (path.stem != folder.name, path.name)):
         config = load_config([f"+config_paths=[{path},{find(JUDGE_CONFIG)}]"], use_dotenv=False)
         for each in server_instances(config):
@@ -171,7 +171,7 @@ def _environment_of(folder: Path) -> tuple[DictConfig, ServerSpec]:
 async def _check_gold(
     client: ServerClient, environment: ServerSpec, index: int, row: JsonObject, golds: Sequence[Gold]
 ) -> None:
-    """The best of the gold responses must have the full reward."""
+    """Raise GoldResponseError unless one of the gold responses gets the full reward."""
     name, found = environment.name, "no gold response is known"
     for gold in golds:
         try:
@@ -196,7 +196,7 @@ MakeRow = Callable[[Random, int], JsonObject]
 
 
 def difficulty_level(difficulty: float | str | None) -> int:
-    """A difficulty from 1 to 5; without one, 1."""
+    """Return a difficulty from 1 to 5; 1 by default."""
     if difficulty is None:
         return EASIEST
     try:
@@ -214,7 +214,7 @@ def difficulty_level(difficulty: float | str | None) -> int:
 def distinct_rows(
     environment: str, make: MakeRow, *, seed: int, count: int, difficulty: float | str | None
 ) -> Iterator[JsonObject]:
-    """So many rows with different prompts."""
+    """Yield `count` rows with different prompts."""
     level = difficulty_level(difficulty)
     prompts: set[str] = set()
     tried = 0
@@ -229,13 +229,12 @@ def distinct_rows(
                 break
         else:
             raise ConfigError(
-                f"{environment} has no more than about {len(prompts)} different rows of difficulty {level}; "
-                f"{count} were asked for."
+                f"{environment} has only about {len(prompts)} different rows of difficulty {level}; expected {count}."
             )
 
 
 def trivial_numbers(question: str) -> set[Fraction]:
-    r"""The answers to a question that need no thought: 0, 1, every number in it, their sum and product, and the sum,
+    r"""Return the trivial answers to a question: 0, 1, every number in it, their sum and product, and the sum,
     difference, product and quotient of each two, with either sign. Numbers are digits and `\frac{1}{2}`."""
     given = [Fraction(digits) for digits in re.findall(r"\d+", question)]
     found = {Fraction(0), Fraction(1), *given, sum(given, Fraction(0)), math.prod(given, start=Fraction(1))}

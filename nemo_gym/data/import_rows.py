@@ -1,4 +1,4 @@
-"""Turn other people's datasets into rows by a small mapping. Every record becomes a row or is dropped for a reason."""
+"""Import datasets in other formats as rows, with a mapping. Every record becomes a row or is dropped with a reason."""
 
 import string
 from collections import Counter
@@ -18,8 +18,7 @@ from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.data.digests import digest
 from nemo_gym.data.hubs import hugging_face
 from nemo_gym.data.hubs.hugging_face import DownloadJsonlDatasetHuggingFaceConfig, Split
-from nemo_gym.data.import_messages import NotMessagesError, items_of, tools_of
-from nemo_gym.data.records import read_records
+from nemo_gym.data.records import NotMessagesError, items_of, read_records, tools_of
 from nemo_gym.data.row_check import PARAMS_KEY, BadRowError, RowCheck
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
@@ -31,7 +30,7 @@ DUPLICATE = "the same parameters as an earlier row"
 
 
 class ImportConfig(CommandConfig):
-    """Turn a CSV, Parquet, JSON or JSONL file, or a dataset on Hugging Face, into rows, and say what was dropped.
+    """Import a CSV, Parquet, JSON or JSONL file, or a dataset on Hugging Face, as rows, and report what was dropped.
 
     Examples:
 
@@ -42,13 +41,13 @@ class ImportConfig(CommandConfig):
     """
 
     output_jsonl_fpath: str
-    """Where the rows go."""
+    """Output file for the rows."""
 
     input_fpath: str | None = None
     """The file to read: .jsonl, .json, .csv, .tsv or .parquet, the text formats also as .gz."""
 
     repo_id: str | None = None
-    """A dataset on Hugging Face to read instead."""
+    """A dataset on Hugging Face to read instead of a file."""
 
     split: Split = "train"
     """The split of the dataset on Hugging Face."""
@@ -57,10 +56,11 @@ class ImportConfig(CommandConfig):
     """Your Hugging Face token. Public datasets need none."""
 
     prompt: str | None = None
-    """The user message: the name of a column, or a text with {column} in it. By default messages, or a usual name."""
+    """The user message: a column, or a text with {column} in it. By default the messages column, or a common name
+    such as prompt or question."""
 
     system: str | None = None
-    """The system message: a column, or a text, which may have {column} in it."""
+    """The system message: a column, or a text with or without {column} in it."""
 
     messages: str | None = None
     """The column with chat messages, if it is not called messages or conversations."""
@@ -84,7 +84,7 @@ class ImportConfig(CommandConfig):
     """Keep rows with the same parameters as an earlier row."""
 
     overwrite: bool = False
-    """Replace an older output."""
+    """Overwrite an existing output file."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
@@ -97,7 +97,7 @@ class ImportConfig(CommandConfig):
 
 @dataclass(slots=True)
 class ImportReport:
-    """What became of every record: all that were read are rows or dropped."""
+    """Counts of imported and dropped records. Every record that was read is one of the two."""
 
     read: int = 0
     rows: int = 0
@@ -113,11 +113,11 @@ class ImportReport:
 
 
 class _DroppedError(Exception):
-    """A record is of no use, for the reason given."""
+    """A record is dropped; the message is the reason."""
 
 
 def import_rows(config: ImportConfig) -> ImportReport:
-    """Write the rows, whole or not at all."""
+    """Import the records and write the rows atomically."""
     output, report = Path(config.output_jsonl_fpath), ImportReport()
     sources = (find(config.input_fpath, what="file"),) if config.input_fpath else ()
     check_writable(output, overwrite=config.overwrite, sources=sources)
@@ -163,7 +163,7 @@ def _rows(records: Iterable[JsonObject], config: ImportConfig, report: ImportRep
 
 
 def _check_mapping(config: ImportConfig, record: JsonObject) -> None:
-    """A mapping that names no column of the first record is a mistake, not a reason to drop all records."""
+    """Raise ConfigError if the mapping names a column that the first record does not have."""
     system = config.system if config.system and "{" in config.system else None
     templates = (config.prompt, system, *config.fields.values())
     named = [column for each in templates if each for column in _columns(each, record)]
@@ -195,7 +195,7 @@ def _row(record: JsonObject, config: ImportConfig) -> JsonObject:
 
 
 def _params(record: JsonObject, config: ImportConfig) -> tuple[JsonObject, JsonObject]:
-    """The parameters, and the answer that was at the end of the messages."""
+    """Return the parameters, and the answer at the end of the messages."""
     reference: JsonObject = {}
     column = config.messages or next((name for name in MESSAGE_COLUMNS if name in record), None)
     if config.prompt is None and column is not None:
@@ -211,10 +211,10 @@ def _params(record: JsonObject, config: ImportConfig) -> tuple[JsonObject, JsonO
 
 
 def _without_answer(items: list[JsonObject]) -> tuple[list[JsonObject], JsonObject]:
-    """All up to the last message of the user, and the assistant's last text after it."""
+    """Return the items up to the last user message, and the assistant's last text after it."""
     last = max((index for index, item in enumerate(items) if item.get("role") == "user"), default=None)
     if last is None:
-        raise _DroppedError("no message of the user")
+        raise _DroppedError("no user message")
     texts = [item["content"] for item in items[last + 1 :] if item.get("role") == "assistant"]
     return items[: last + 1], {REFERENCE_FIELD: texts[-1]} if texts else {}
 
@@ -230,7 +230,7 @@ def _prompt(record: JsonObject, config: ImportConfig) -> str:
 
 
 def _value(template: str, record: JsonObject) -> Any:
-    """A column as it is, or a text with columns filled in."""
+    """Return a column, or a text with columns filled in."""
     if template in record:
         return record[template]
     try:

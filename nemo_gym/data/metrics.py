@@ -1,4 +1,4 @@
-"""Statistics of datasets as they are printed, saved and compared; duplicate rows; and messages about bad rows."""
+"""Statistics of datasets (printed, saved, compared), duplicate rows, and messages about bad rows."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,15 +26,15 @@ from nemo_gym.data.scan import (
 from nemo_gym.llm_api.base import JsonObject
 
 MAX_EXAMPLES = 5
-"""So many pairs are shown."""
+"""Pairs shown as examples."""
 MAX_COMPARED = 20_000
-"""So many pairs that may be nearly equal are compared; then the count is a lower bound."""
+"""Pairs of possibly near duplicates that are compared. Beyond this the count is a lower bound."""
 NEARLY_EQUAL = 0.8
-"""The share of word triples that two nearly equal prompts have in common."""
+"""Minimum Jaccard similarity of nearly equal prompts."""
 
 
 class Place(NamedTuple):
-    """Where a row starts."""
+    """File and offset of a row."""
 
     path: Path
     offset: int
@@ -43,7 +43,7 @@ class Place(NamedTuple):
         return f"{self.path}:{self.line_number()}"
 
     def line_number(self) -> int:
-        """Counted from 1, as editors do."""
+        """Return the line number, from 1."""
         with self.path.open("rb") as file:
             return 1 + sum(part.count(b"\n") for part in _start_of(file, self.offset))
 
@@ -56,7 +56,7 @@ def _start_of(file: IO[bytes], length: int) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Duplicates:
-    """Rows that have an equal or nearly equal one before them, or in the other data."""
+    """Rows with an equal or nearly equal row before them, or in the other data."""
 
     count: int = 0
     is_lower_bound: bool = False
@@ -69,7 +69,7 @@ class Duplicates:
 
 
 def repeated_rows(files: Sequence[FileStatistics]) -> Duplicates:
-    """Rows whose parameters an earlier row has, too."""
+    """Find rows with the same parameters as an earlier row."""
     found = Duplicates()
     sets = [each.params for each in files]
     if unique_count(*sets) == sum(each.count for each in sets):
@@ -85,7 +85,7 @@ def repeated_rows(files: Sequence[FileStatistics]) -> Duplicates:
 
 
 def shared_rows(train: Sequence[FileStatistics], validation: Sequence[FileStatistics]) -> Duplicates:
-    """Rows of the validation data whose parameters a row of the training data has, too."""
+    """Find validation rows with the same parameters as a training row."""
     found = Duplicates()
     for part in slices(*(each.params for each in (*train, *validation))):
         first = dict(_places(train, part[: len(train)]))
@@ -96,12 +96,12 @@ def shared_rows(train: Sequence[FileStatistics], validation: Sequence[FileStatis
 
 
 def nearly_repeated_rows(files: Sequence[FileStatistics]) -> Duplicates:
-    """Rows whose prompt is nearly that of another row. Equal parameters are not counted again."""
+    """Find rows with nearly the same prompt as another row. Rows with equal parameters do not count."""
     return _nearly_equal(_near_pairs(files, files))
 
 
 def nearly_shared_rows(train: Sequence[FileStatistics], validation: Sequence[FileStatistics]) -> Duplicates:
-    """Rows of the validation data whose prompt is nearly that of a row of the training data."""
+    """Find validation rows with nearly the same prompt as a training row."""
     return _nearly_equal(_near_pairs(train, validation))
 
 
@@ -113,7 +113,7 @@ def _places(files: Sequence[FileStatistics], part: Sequence[Sequence[bytes]]) ->
 
 
 def _near_pairs(earlier: Sequence[FileStatistics], later: Sequence[FileStatistics]) -> Iterator[tuple[Place, Place]]:
-    """Pairs that share a key: each row with the first one that has the key."""
+    """Yield pairs that share a key: each row with the first row that has the key."""
     is_same = earlier is later
     sets: list[DigestSet] = [each.near for each in (earlier if is_same else (*earlier, *later))]
     for part in slices(*sets):
@@ -157,25 +157,25 @@ def _params(place: Place) -> dict[str, object]:
 
 
 NO_LONGER_WRITTEN = frozenset(("Median",))
-"""Statistics in files of earlier releases that are not compared."""
+"""Statistics of earlier releases, which are not compared."""
 
 
 class Counted(NamedTuple):
-    """The statistics of a file, and how often each of its rows is used."""
+    """The statistics of a file, and its number of repeats."""
 
     statistics: FileStatistics
     num_repeats: int = 1
 
 
 def dataset_description(dataset: DatasetConfig) -> JsonObject:
-    """What a file of statistics says about the dataset itself."""
+    """Return the fields of a metrics file that describe the dataset itself."""
     description = dataset.model_dump(mode="json")
     slicing = {name: description.pop(name) for name in ("start_idx", "end_idx")}
     return description | {name: value for name, value in slicing.items() if value is not None}
 
 
 def metrics_of(files: Sequence[Counted]) -> JsonObject:
-    """The statistics of all these files together."""
+    """Return the statistics of all files together."""
     statistics = [each.statistics for each in files]
     numbers = _merged([(each.statistics.numbers, each.num_repeats) for each in files])
     optional = (TOKENS, *SAMPLING_PARAMETERS.values())
@@ -198,7 +198,7 @@ def _merged(parts: Sequence[tuple[Mapping[str, AvgMinMax], int]]) -> dict[str, A
 
 
 def _field_metrics(files: Sequence[Counted]) -> JsonObject:
-    """Of every field of the rows. One that holds numbers and texts has the statistics of both."""
+    """Return the statistics of every field of the rows. A field with numbers and texts has both."""
     numbers = _merged([(each.statistics.field_numbers, each.num_repeats) for each in files])
     totals: dict[str, int] = {}
     digests: dict[str, list[DigestSet]] = {}
@@ -214,7 +214,7 @@ def _field_metrics(files: Sequence[Counted]) -> JsonObject:
 
 
 def _free(name: str) -> str:
-    """A field of a row may be named like a built-in statistic."""
+    """Rename a field that has the name of a built-in statistic."""
     return f"{name} (field)" if name in BUILT_IN else name
 
 
@@ -222,7 +222,7 @@ def _free(name: str) -> str:
 
 
 def differences(old: Any, new: Any, *, ignored: Collection[str] = (), place: str = "") -> list[str]:
-    """What the old statistics say and the new ones do not, one sentence each. New keys are ignored."""
+    """Return a line for each old statistic that is missing or different now. New keys are ignored."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         skipped = {*NO_LONGER_WRITTEN, *ignored}
         compared = [(key, f"{place} -> {key}" if place else str(key)) for key in old if key not in skipped]
@@ -243,7 +243,7 @@ def _is_same(old: Any, new: Any) -> bool:
 
 
 def _same_items(old: list[Any], new: list[Any]) -> bool:
-    """Whether both have the same items, in whatever order."""
+    """True if both lists have the same items, in any order."""
     left = list(new)
     for item in old:
         match = next((index for index, other in enumerate(left) if not differences(item, other)), None)
@@ -258,8 +258,8 @@ def conflict_message(conflicts: Sequence[tuple[Path, list[str]]]) -> str:
     for path, found in conflicts:
         lines += [f"{path}:", *(f"- {line}" for line in found)]
     lines.append(
-        "The new metrics are beside them, in files that end in _metrics_conflict.json. If the data is right, "
-        "delete the old files, or give +overwrite_metrics_conflicts=true."
+        "The new metrics are in the files *_metrics_conflict.json beside them. If the data is correct, delete the old "
+        "files, or give +overwrite_metrics_conflicts=true."
     )
     return "\n".join(lines)
 
@@ -273,7 +273,7 @@ def offending_message(files: Sequence[FileStatistics]) -> str:
 
 
 def offending_lines(statistics: FileStatistics) -> list[str]:
-    """One line for each reason why rows of a file are bad."""
+    """Return one line for each reason why rows of a file are bad."""
     path = statistics.extent.path
     if not statistics.rows:
         return [f"{path}: no rows"]
@@ -285,7 +285,7 @@ def offending_lines(statistics: FileStatistics) -> list[str]:
 
 
 def line_numbers(path: Path, rows: Collection[int]) -> dict[int, int]:
-    """The numbers of the lines that rows are in, by the index of the row. Blank lines do not count."""
+    """Map row indices to line numbers. Blank lines are not rows."""
     with path.open("rb") as file:
         numbered = (number for number, line in enumerate(file, 1) if line.strip())
         found = {index: number for index, number in enumerate(numbered) if index in rows}
@@ -293,7 +293,7 @@ def line_numbers(path: Path, rows: Collection[int]) -> dict[int, int]:
 
 
 def number_ranges(numbers: Sequence[int], noun: str, *, most: int = 20) -> str:
-    """Such as 'lines 3, 7-9'."""
+    """Format numbers as ranges: 'lines 3, 7-9'."""
     ranges: list[list[int]] = []
     for index in sorted(numbers):
         if ranges and index == ranges[-1][1] + 1:

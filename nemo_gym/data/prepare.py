@@ -1,28 +1,34 @@
 """Prepare datasets for training: find them, check every row, measure them, and collate them.
 
-The steps of `ng_prepare_data`, in order. Nothing is collated while a row of any dataset is bad or its statistics
-contradict those that are saved beside it.
+The steps of `ng_prepare_data`, in order. Nothing is collated if any row is bad or the statistics differ from those
+saved beside a dataset.
 """
 
 import importlib.util
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 from pydantic import Field
 
 from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import atomic_write, concatenate, make_folder
-from nemo_gym.common.paths import search_roots
+from nemo_gym.common.paths import find, search_roots
 from nemo_gym.compute.pool import available_cores
+from nemo_gym.config.checks import valid_servers
 from nemo_gym.config.command_options import CommandConfig
-from nemo_gym.config.types import DatasetType
+from nemo_gym.config.keys import HF_TOKEN_KEY_NAME
+from nemo_gym.config.loading import read_settings, server_folder
+from nemo_gym.config.types import DatasetConfig, DatasetType, ServerInstanceConfig
 from nemo_gym.data.digests import Spill
+from nemo_gym.data.hubs import gitlab, hugging_face
+from nemo_gym.data.hubs.gitlab import DownloadJsonlDatasetGitlabConfig
+from nemo_gym.data.hubs.hugging_face import DownloadJsonlDatasetHuggingFaceConfig
 from nemo_gym.data.metrics import (
     Counted,
     Duplicates,
@@ -48,12 +54,200 @@ from nemo_gym.data.scan import (
     lines_of,
     scan,
 )
-from nemo_gym.data.scope import AgentDataset, DatasetScope, datasets_in_scope, file_beside
-from nemo_gym.errors import ConfigError, GymError, StartupError
+from nemo_gym.errors import ConfigError, GymError, MissingPathError, StartupError
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.prompts import PromptConfig, apply_prompt_to_row, load_prompt_config
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+logger = logging.getLogger(__name__)
+
+
+def validate_prompt_compatibility(rows: Iterable[Mapping[str, object]], _config: PromptConfig) -> None:
+    """Raise ValueError for rows that already have an `input`, which the prompt would replace."""
+    found = []
+    for index, row in enumerate(rows):
+        params = row.get("responses_create_params")
+        if isinstance(params, dict) and params.get("input"):
+            found.append(index)
+    if found:
+        raise ValueError(f"A prompt is given, but the rows {found} have an `input` of their own")
+
+
+def materialize_prompts(input_jsonl: str, prompt_config: str, output_jsonl: str) -> int:
+    """Write every row with its prompt filled in, and return the number of rows."""
+    place = find(prompt_config, what="prompt file")
+    config, output = load_prompt_config(str(place)), Path(output_jsonl)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with find(input_jsonl, what="dataset").open() as lines, output.open("w") as target:
+        for line in filter(str.strip, lines):
+            row = apply_prompt_to_row(json.loads(line), config)
+            target.write(json.dumps({**row, "prompt_config_used": str(place)}, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def file_beside(path: Path, ending: str) -> Path:
+    """Return the path with its suffix replaced by `ending`."""
+    return path.with_name(path.stem + ending)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDataset:
+    """A dataset in scope, and its agent."""
+
+    agent: str
+    dataset: DatasetConfig
+    stem: str = ""
+    """Base name of the files beside the data, if it is not that of the data."""
+    environment: EnvironmentCode | None = None
+    """The environment of the agent, if the configuration names one."""
+
+    @property
+    def type(self) -> DatasetType:
+        return self.dataset.type
+
+    @property
+    def given_path(self) -> Path:
+        """The path of the dataset, whether it exists or not."""
+        try:
+            return find(self.dataset.jsonl_fpath, what="dataset")
+        except MissingPathError:
+            return Path(self.dataset.jsonl_fpath)
+
+    @property
+    def path(self) -> Path:
+        """The file with the rows as agents get them: with a prompt_config, a file beside the dataset."""
+        return self.beside("_prompted.jsonl") if self.dataset.prompt_config else self.given_path
+
+    @property
+    def is_on_disk(self) -> bool:
+        return self.given_path.is_file()
+
+    def beside(self, ending: str) -> Path:
+        given = self.given_path
+        return file_beside(given.with_stem(self.stem) if self.stem else given, ending)
+
+    def fill_in_prompt(self) -> None:
+        """Write the rows with the dataset's prompt, if it has one."""
+        if self.dataset.prompt_config is None:
+            return
+        try:
+            materialize_prompts(str(self.given_path), self.dataset.prompt_config, str(self.path))
+        except (KeyError, ValueError) as error:
+            reason = error.args[0] if error.args else error
+            raise ConfigError(f"The prompt of '{self.dataset.name}' does not fit its rows: {reason}") from error
+
+
+class DatasetScope(NamedTuple):
+    """The servers, agents and datasets of a configuration."""
+
+    servers: list[ServerInstanceConfig]
+    agents_without_datasets: list[str]
+    datasets: list[AgentDataset]
+
+
+def datasets_in_scope(config: "DictConfig", types: Collection[DatasetType]) -> DatasetScope:
+    """Return the datasets of these types, by agent in the order of the configuration."""
+    servers = valid_servers(config, error_on_almost_servers=read_settings(config).error_on_almost_servers)
+    agents = [server for server in servers if server.SERVER_TYPE == "responses_api_agents"]
+    places = {agent.name: _environment_of(agent, servers, config) for agent in agents if agent.datasets}
+    found = [
+        AgentDataset(agent.name, each, environment=places[agent.name])
+        for agent in agents
+        for each in agent.datasets or ()
+    ]
+    in_scope = [each for each in found if each.type in types]
+    if not in_scope:
+        wanted = " or ".join(types)
+        raise ConfigError(
+            f"No agent of the configuration has a dataset of type {wanted}. Give its files with +config_paths."
+        )
+    without = [agent.name for agent in agents if not agent.datasets]
+    return DatasetScope(servers, without, _with_distinct_names(in_scope))
+
+
+def _environment_of(
+    agent: ServerInstanceConfig, servers: Sequence[ServerInstanceConfig], config: "DictConfig"
+) -> EnvironmentCode | None:
+    """Return the environment of an agent, if the configuration has it."""
+    reference = config[agent.name][agent.SERVER_TYPE][agent.implementation].get("resources_server") or {}
+    environments = [each for each in servers if each.SERVER_TYPE == "resources_servers"]
+    found = next((each for each in environments if each.name == reference.get("name")), None)
+    if found is None:
+        return None
+    settings = found.get_inner_run_server_config()
+    folder = server_folder(found, settings.entrypoint)
+    return EnvironmentCode(found.name, folder, settings.entrypoint, settings.model_dump_json())
+
+
+def _with_distinct_names(datasets: Sequence[AgentDataset]) -> list[AgentDataset]:
+    """Give a second dataset on the same file its own names for the files beside it."""
+    named: list[AgentDataset] = []
+    for each in datasets:
+        is_second = any(other.dataset.jsonl_fpath == each.dataset.jsonl_fpath for other in named)
+        stem = f"{Path(each.dataset.jsonl_fpath).stem}_{each.agent}_{each.dataset.name}" if is_second else ""
+        named.append(replace(each, stem=stem))
+    return named
+
+
+DataSource = Literal["huggingface", "gitlab"]
+GITLAB_KEYS = ("mlflow_tracking_uri", "mlflow_tracking_token")
+
+
+class DownloadError(GymError):
+    """Datasets could not be downloaded."""
+
+
+def validate_backend_credentials(source: DataSource, config: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether a configuration has the credentials of a hub, and a message about missing ones. Public
+    datasets need no token."""
+    missing = [key for key in GITLAB_KEYS if not config.get(key)] if source == "gitlab" else []
+    return not missing, f"GitLab needs {' and '.join(missing)}; set them in env.yaml." if missing else ""
+
+
+def fetch_missing(
+    datasets: Sequence[AgentDataset], source: DataSource, config: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """Download missing datasets. All are tried; failures are raised as one error."""
+    missing = [each.dataset for each in datasets if not each.is_on_disk]
+    failures = []
+    for dataset in {each.jsonl_fpath: each for each in missing}.values():
+        try:
+            say(f"Downloading {dataset.jsonl_fpath}")
+            _fetch(dataset, source, config)
+        except GymError as error:
+            failures.append(f"- {dataset.jsonl_fpath}: {error}")
+    if failures:
+        raise DownloadError("\n".join(["Datasets could not be downloaded:", *failures]))
+
+
+def _fetch(dataset: DatasetConfig, source: DataSource, config: Mapping[str, Any]) -> None:
+    """Download a dataset from the wanted hub or, if it is not published there, from the other one."""
+    hugging_face_id, gitlab_id = dataset.huggingface_identifier, dataset.gitlab_identifier
+    if hugging_face_id is not None and (source == "huggingface" or gitlab_id is None):
+        has_file = hugging_face_id.artifact_fpath is not None
+        hugging_face.download(
+            DownloadJsonlDatasetHuggingFaceConfig(
+                repo_id=hugging_face_id.repo_id,
+                artifact_fpath=hugging_face_id.artifact_fpath,
+                split=None if has_file or dataset.type == "example" else dataset.type,
+                output_fpath=dataset.jsonl_fpath,
+                hf_token=config.get(HF_TOKEN_KEY_NAME),
+            )
+        )
+    elif gitlab_id is not None:
+        has_credentials, message = validate_backend_credentials("gitlab", config)
+        if not has_credentials:
+            raise ConfigError(message)
+        keys = {key: config[key] for key in GITLAB_KEYS}
+        wanted = {**gitlab_id.model_dump(), **keys, "output_fpath": dataset.jsonl_fpath}
+        gitlab.download(DownloadJsonlDatasetGitlabConfig(**wanted))
+    else:
+        raise ConfigError(f"no {source}_identifier in the configuration, so it cannot be downloaded")
+
 
 Progress = Callable[[int], None]
 
@@ -67,9 +261,9 @@ def write_prepared(
     max_row_bytes: int,
     on_progress: Progress,
 ) -> None:
-    """The valid rows of a dataset, each `num_repeats` times in a row and with its `agent_ref` as the last key.
+    """Write the valid rows of a dataset, each `num_repeats` times and with its `agent_ref` as the last key.
 
-    A row is copied byte for byte, so numbers and texts stay as they were written.
+    Rows are copied byte for byte, so numbers and texts are unchanged.
     """
     reference = {"type": "responses_api_agents", "name": agent}
     ending = b', "%s": %s}\n' % (AGENT_REF_KEY.encode(), orjson.dumps(reference))
@@ -84,7 +278,7 @@ def write_prepared(
 
 
 def _plain_parts(source: IO[bytes], statistics: FileStatistics, ending: bytes) -> Iterator[tuple[bytes, int]]:
-    """Of a file in which every line is a row: all but the closing brace, and the ending."""
+    """Yield the rows of a file in which every line is a row: each without its closing brace, and the ending."""
     source.seek(statistics.extent.start)
     left, carried = statistics.extent.end - statistics.extent.start, b""
     while left and (block := source.read(min(left, BLOCK_BYTES))):
@@ -121,10 +315,8 @@ def _with_agent(row: bytes, ending: bytes) -> bytes:
     return row[:-1].rstrip() + ending
 
 
-logger = logging.getLogger(__name__)
-
 CHECK_NEAR_DUPLICATES_BELOW_BYTES = 64 * 2**20
-"""Looking for nearly equal prompts costs several times as much as all else, so it is not done with large data."""
+"""Near duplicates cost several times more than all other checks, so larger data is not checked by default."""
 
 
 class TrainDataProcessorConfig(CommandConfig):
@@ -142,7 +334,7 @@ class TrainDataProcessorConfig(CommandConfig):
     """
 
     output_dirpath: str
-    """The folder for the collated files and their statistics."""
+    """Output folder for the collated files and their statistics."""
 
     mode: Literal["train_preparation", "example_validation"]
     """train_preparation: the train, validation and benchmark datasets. example_validation: the example datasets."""
@@ -151,25 +343,25 @@ class TrainDataProcessorConfig(CommandConfig):
     """Download the datasets that are not on disk."""
 
     data_source: Literal["huggingface", "gitlab"] = "huggingface"
-    """Where to download from: huggingface or gitlab."""
+    """The hub to download from: huggingface or gitlab."""
 
     drop_offending: bool = False
-    """Leave out the rows that are not valid instead of refusing the data."""
+    """Drop invalid rows instead of stopping."""
 
     overwrite_metrics_conflicts: bool = False
-    """Replace saved statistics that contradict the data."""
+    """Overwrite saved statistics that differ from the data."""
 
     count_tokens: bool | None = None
-    """Count OpenAI tokens. By default if the tokenizer is installed (pip install 'nemo-gym[data]')."""
+    """Count OpenAI tokens. By default if the tokenizer is installed: pip install 'nemo-gym[data]'."""
 
     near_duplicates: bool | None = None
-    """Look for nearly equal prompts, too. By default if the data is not large (below 64 MB)."""
+    """Also look for nearly equal prompts. By default if the data is smaller than 64 MB."""
 
     num_processes: int | None = Field(default=None, ge=1)
-    """How many processes check rows. By default one for each core. The result is always the same."""
+    """Number of processes that check rows. By default one per core. The result does not depend on it."""
 
     max_row_mb: int = Field(default=MAX_ROW_BYTES // 2**20, ge=1)
-    """The longest line that is taken as a row, in megabytes."""
+    """Maximum length of a row, in megabytes."""
 
     @property
     def in_scope_dataset_types(self) -> list[DatasetType]:
@@ -177,7 +369,7 @@ class TrainDataProcessorConfig(CommandConfig):
 
 
 class MissingDatasetsError(ConfigError, AssertionError):
-    """Datasets that are needed are not on disk."""
+    """Datasets are missing on disk."""
 
 
 class OffendingRowsError(GymError):
@@ -185,7 +377,7 @@ class OffendingRowsError(GymError):
 
 
 class MetricsConflictError(GymError, ValueError):
-    """Saved statistics contradict the data."""
+    """Saved statistics differ from the data."""
 
 
 class DataChangedError(GymError):
@@ -208,14 +400,14 @@ class CheckedDataset:
 
     @property
     def offending_example_idxs(self) -> list[int]:
-        """Bad rows by index, counted as often as they are repeated."""
+        """Indices of bad rows, with repeats counted."""
         repeats = self.source.dataset.num_repeats
         rows = sorted(index for places in self.statistics.bad.values() for index in places)
         return [index * repeats + repeat for index in rows for repeat in range(repeats)]
 
 
 class Collated(NamedTuple):
-    """What was written for one type of dataset."""
+    """The files written for one type of dataset."""
 
     type: DatasetType
     path: Path
@@ -236,7 +428,7 @@ def _no_progress(_read: int) -> None:
 
 
 class TrainDataProcessor:
-    """The steps, in the order in which they are called. Use it as a context manager."""
+    """The steps of `ng_prepare_data`, in the order of the methods. Use it as a context manager."""
 
     def __init__(self, config: TrainDataProcessorConfig, *, on_progress: Progress = _no_progress) -> None:
         self.config, self._on_progress = config, on_progress
@@ -250,14 +442,12 @@ class TrainDataProcessor:
         self._spill.__exit__(None, None, None)
 
     def load_and_validate_server_instance_configs(self, global_config: "DictConfig") -> DatasetScope:
-        """The datasets in scope, by agent in the order of the configuration."""
+        """Return the datasets in scope, by agent in the order of the configuration."""
         return datasets_in_scope(global_config, self.config.in_scope_dataset_types)
 
     def load_datasets(self, datasets: Sequence[AgentDataset], global_config: "DictConfig") -> None:
-        """Make sure that every dataset is on disk, by download if that is asked for."""
+        """Make sure that every dataset is on disk. Download missing ones with `should_download`."""
         if self.config.should_download and self.config.mode == "train_preparation":
-            from nemo_gym.data.scope import fetch_missing
-
             wanted = [each for each in datasets if each.dataset.prepare_script is None]
             fetch_missing(wanted, self.config.data_source, global_config, logger.info)
         self.check_datasets_are_on_disk(datasets)
@@ -265,7 +455,7 @@ class TrainDataProcessor:
             each.fill_in_prompt()
 
     def check_datasets_are_on_disk(self, datasets: Sequence[AgentDataset]) -> None:
-        """Refuse to go on if a dataset is missing, before any work is done."""
+        """Raise MissingDatasetsError if a dataset is missing, before any work is done."""
         missing = [each for each in datasets if not each.is_on_disk]
         if not missing:
             return
@@ -282,7 +472,7 @@ class TrainDataProcessor:
         raise MissingDatasetsError(f"Datasets are still missing after the download:\n{listed}")
 
     def validate_samples_and_aggregate_metrics(self, datasets: Sequence[AgentDataset]) -> list[CheckedDataset]:
-        """Check and measure every row, and compare the statistics with those that are saved. Writes nothing."""
+        """Check and measure every row, and compare the statistics with the saved ones. Writes nothing."""
         make_folder(self._output)
         self._spill = Spill(self._output)
         stamps = [_stamp(each.path) for each in datasets]
@@ -324,7 +514,7 @@ class TrainDataProcessor:
         return differences(saved, metrics, ignored=() if TOKENS in metrics else (TOKENS,))
 
     def find_duplicates(self, checked: Sequence[CheckedDataset]) -> list[DuplicateReport]:
-        """Equal and nearly equal rows within each type of dataset, and between train and validation."""
+        """Find equal and nearly equal rows within each type of dataset, and between train and validation."""
         by_type = {kind: [each.statistics for each in of_type] for kind, of_type in self._by_type(checked).items()}
         reports = [
             DuplicateReport(kind, repeated_rows(files), self._near(files, files)) for kind, files in by_type.items()
@@ -343,7 +533,8 @@ class TrainDataProcessor:
         return nearly_shared_rows(earlier, later)
 
     def save_metrics(self, checked: Sequence[CheckedDataset]) -> None:
-        """Save the statistics beside each dataset; where they contradict saved ones, beside those, and refuse."""
+        """Save the statistics beside each dataset. Raises MetricsConflictError if they differ from saved ones,
+        which stay."""
         refused = [each for each in checked if not each.statistics.rows]
         refused += [each for each in checked if each.statistics.bad and not self.config.drop_offending]
         if refused:
@@ -355,7 +546,7 @@ class TrainDataProcessor:
             raise MetricsConflictError(conflict_message(conflicts))
 
     def collate_samples(self, checked: Sequence[CheckedDataset]) -> list[Collated]:
-        """Write the prepared rows beside each dataset, and of each type one file with all of them."""
+        """Write the prepared rows beside each dataset, and one file with all rows of each type."""
         by_type = self._by_type(checked)
         results = [self._final_metrics(kind, of_type) for kind, of_type in by_type.items()]
         conflicts = [(each.metrics_path, self._conflicts(each.metrics_path, each.metrics)) for each in results]
@@ -397,14 +588,16 @@ class TrainDataProcessor:
 
 
 def _importable(environment: EnvironmentCode | None) -> EnvironmentCode | None:
-    """The environment, if its rules can be asked here: one with other requirements runs in a process of its own."""
+    """Return the environment if its code can be imported here: one with other requirements runs in its own process."""
     if environment is None:
         return None
     try:
         row_validator(environment)
     except (StartupError, ConfigError) as error:
         logger.warning(
-            "rows are not checked by the rules of '%s', as its code cannot be imported: %s", environment.name, error
+            "rows are not checked by the rules of '%s', because its code cannot be imported: %s",
+            environment.name,
+            error,
         )
         return None
     return environment
@@ -424,7 +617,7 @@ def _write_metrics(path: Path, metrics: JsonObject, *, has_conflict: bool) -> No
 
 
 def _indented(metrics: JsonObject) -> bytes:
-    """By four spaces, as such files have always been."""
+    """Encode metrics with an indent of four spaces, as in existing files."""
     return json.dumps(metrics, indent=4).encode()
 
 
@@ -432,7 +625,7 @@ RESULT = "prepared: "
 
 
 def run_script(script: Path, arguments: dict[str, object]) -> Path:
-    """What `prepare(**arguments)` of a script returns."""
+    """Call `prepare(**arguments)` of a script and return its path."""
     sys.path[:0] = [str(script.parent), *map(str, search_roots())]
     spec = importlib.util.spec_from_file_location("prepare_script", script)
     if spec is None or spec.loader is None:

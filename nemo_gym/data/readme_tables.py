@@ -1,4 +1,4 @@
-"""The tables of environments in the README, made from their configurations."""
+"""Tables of environments in the README, generated from their configurations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from nemo_gym.data.generate import GENERATOR, load_generator
 from nemo_gym.errors import ConfigError
 
 COUNTED_ROWS = 5000
-"""How far the rows that an environment can make are counted."""
+"""Maximum number of generated rows that are counted."""
 DIFFICULTIES = range(1, 6)
 EXAMPLE_PREFIX = "example_"
 HUGGING_FACE = "https://huggingface.co/datasets"
@@ -45,13 +45,13 @@ class EnvironmentConfig:
 
     @property
     def repo_id(self) -> str | None:
-        """Where its training data is published."""
+        """Hugging Face repository of its training data."""
         found = [each.get("huggingface_identifier") or {} for each in self.datasets if each["type"] == "train"]
         return next((each["repo_id"] for each in found if each.get("repo_id")), None)
 
 
 def updated_readme(text: str, root: Path) -> str:
-    """The README with both tables as the configurations below `root` say."""
+    """Return the README with both tables updated from the configurations below `root`."""
     configs = list(_configs(root))
     examples = [each for each in configs if each.folder.name.startswith(EXAMPLE_PREFIX)]
     training = [each for each in configs if not each.folder.name.startswith(EXAMPLE_PREFIX)]
@@ -61,7 +61,7 @@ def updated_readme(text: str, root: Path) -> str:
 
 
 def update_readme(path: Path, root: Path) -> bool:
-    """Write the tables into the README. True if that changed it."""
+    """Write the tables into the README. Return True if it changed."""
     old = path.read_text()
     new = updated_readme(old, root)
     if new != old:
@@ -71,7 +71,7 @@ def update_readme(path: Path, root: Path) -> bool:
 
 
 def _configs(root: Path) -> Iterator[EnvironmentConfig]:
-    """One for each environment: that with published data or, without any, the one named like the folder."""
+    """Yield one configuration per environment: with published data or, without any, the one named like the folder."""
     for folder in sorted((root / "resources_servers").glob("*/")):
         found = [each for path in sorted((folder / "configs").glob("*.yaml")) if (each := _read(folder, path))]
         own = [each for each in found if each.path.stem not in _ALIASES]
@@ -96,7 +96,7 @@ def _example_cells(config: EnvironmentConfig) -> tuple[str, ...]:
     shown = config.server.get("description") or (f"{domain.title()} example" if domain else "Example resource server")
     readme = f"resources_servers/{config.folder.name}/README.md"
     links = (f"<a href='{config.link}'>{config.path.name}</a>", f"<a href='{readme}'>README</a>")
-    return config.name, shown, *links, rows_it_can_make(config.folder)
+    return config.name, shown, *links, generated_row_count(config.folder)
 
 
 def _training_cells(config: EnvironmentConfig) -> tuple[str, ...]:
@@ -109,12 +109,12 @@ def _training_cells(config: EnvironmentConfig) -> tuple[str, ...]:
         *(config.server.get("description") or "-", config.server.get("value") or "-"),
         f"<a href='{config.link}'>config</a>",
         *("✓" if kind in types else "-" for kind in ("train", "validation")),
-        *(licenses[0] if licenses else "-", rows_it_can_make(config.folder)),
+        *(licenses[0] if licenses else "-", generated_row_count(config.folder)),
     )
 
 
-def rows_it_can_make(folder: Path) -> str:
-    """How many rows `generate_rows` has over all difficulties, as far as they are counted."""
+def generated_row_count(folder: Path) -> str:
+    """Return the number of rows that `generate_rows` yields over all difficulties, up to a limit."""
     if not (folder / GENERATOR).is_file():
         return "-"
     generate, count = load_generator(folder), 0
@@ -139,5 +139,5 @@ def _replaced(text: str, name: str, table: str) -> str:
     before, found_start, rest = text.partition(start)
     _, found_end, after = rest.partition(end)
     if not found_start or not found_end:
-        raise ConfigError(f"The README has no {start} and {end} for the table to go between.")
+        raise ConfigError(f"The README has no {start} and {end} to put the table between.")
     return f"{before}{start}\n{table}\n{end}{after}"

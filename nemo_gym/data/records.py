@@ -1,4 +1,5 @@
-"""Read records from the usual kinds of file: JSONL, JSON, CSV and Parquet."""
+"""Read other people's datasets: records from JSONL, JSON, CSV and Parquet files, and their chat messages (OpenAI's
+`messages`, ShareGPT's `conversations`) as Responses items."""
 
 import contextlib
 import csv
@@ -21,22 +22,22 @@ SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".json.g
 EXTRA = "data"
 PARQUET_ROWS_AT_ONCE = 1000
 MAX_LINE_BYTES = 64 * 2**20
-"""The longest line of a file, and the longest cell of a table."""
+"""Maximum length of a line of a file, and of a cell of a table."""
 MAX_DOCUMENT_BYTES = 512 * 2**20
-"""The largest JSON document. It is held in memory, where it takes several times as much."""
+"""Maximum size of a JSON document. It is decoded in memory, where it takes several times its size."""
 MAX_UNPACKED_RATIO = 200
 MIN_UNPACKED_LIMIT_BYTES = 2**30
 """A compressed file may unpack to this many bytes, or to `MAX_UNPACKED_RATIO` times its size if that is more."""
 _MISSING = "\0missing"
-"""What a cell that a line of a CSV file lacks is read as."""
+"""The value of a missing cell in a line of a CSV file."""
 
 
 class RecordsError(GymError):
-    """A file does not hold records in the form that its name says."""
+    """A file does not contain records in the format of its name."""
 
 
 def read_records(path: Path) -> Iterator[JsonObject]:
-    """The records of a file, one after the other. Its name says what kind of file it is."""
+    """Yield the records of a file. The format is that of its name."""
     kind = path.name.lower().removesuffix(".gz")
     try:
         if kind.endswith(".parquet"):
@@ -48,7 +49,7 @@ def read_records(path: Path) -> Iterator[JsonObject]:
         elif kind.endswith(".json"):
             yield from _json(path)
         else:
-            raise RecordsError(f"{path} is of no kind that can be read. Expected one of: {', '.join(SUFFIXES)}.")
+            raise RecordsError(f"{path} has an unknown format. Expected one of: {', '.join(SUFFIXES)}.")
     except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise RecordsError(f"{path} cannot be read: {error}.") from error
 
@@ -93,12 +94,12 @@ def _checked_lines(path: Path) -> Iterator[tuple[bytes, JsonObject]]:
             raise RecordsError(f"{path}:{number} is not JSON: {error}.") from error
         _refuse_repeated_keys(line, f"{path}:{number}")
         if not isinstance(record, dict):
-            raise RecordsError(f"{path}:{number} is no JSON object.")
+            raise RecordsError(f"{path}:{number} is not a JSON object.")
         yield line.strip(), record
 
 
 def _json(path: Path) -> Iterator[JsonObject]:
-    """A list of records, or an object that has one under its only key that holds a list."""
+    """Yield the records of a JSON list, or of the only list in a JSON object."""
     with _opened(path) as file:
         content = file.read(MAX_DOCUMENT_BYTES + 1)
     if len(content) > MAX_DOCUMENT_BYTES:
@@ -120,7 +121,7 @@ def _json(path: Path) -> Iterator[JsonObject]:
         raise RecordsError(f"{path} holds neither a list of records nor an object.")
     for index, record in enumerate(value):
         if not isinstance(record, dict):
-            raise RecordsError(f"{path}: element {index} is no JSON object.")
+            raise RecordsError(f"{path}: element {index} is not a JSON object.")
         yield record
 
 
@@ -148,7 +149,7 @@ def _check_header(path: Path, names: Sequence[str]) -> None:
 
 
 def _refuse_repeated_keys(content: bytes, place: str) -> None:
-    """Of two values under one key, a decoder keeps one and says nothing."""
+    """Raise RecordsError for a repeated key. A decoder would silently keep one of its values."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if len(pairs) > 1:
@@ -156,7 +157,7 @@ def _refuse_repeated_keys(content: bytes, place: str) -> None:
             if repeated:
                 raise RecordsError(f"{place} has the key '{repeated[0]}' twice. Expected it once.")
 
-    with contextlib.suppress(ValueError):  # what only the other decoder takes is no mistake
+    with contextlib.suppress(ValueError):  # orjson accepts more, which is not an error
         json.loads(content, object_pairs_hook=check)
 
 
@@ -174,7 +175,7 @@ def _parquet(path: Path) -> Iterator[JsonObject]:
 
 
 def json_lines(path: Path) -> Iterator[bytes]:
-    """The records of a file, each as a line. Those of a JSONL file stay as they are written."""
+    """Yield the records of a file as JSON lines. Lines of a JSONL file are unchanged."""
     if path.name.endswith(".jsonl"):
         yield from (line + b"\n" for line, _ in _checked_lines(path))
     else:
@@ -182,8 +183,95 @@ def json_lines(path: Path) -> Iterator[bytes]:
 
 
 def as_json_line(record: JsonObject) -> bytes:
-    """A record as one line; what JSON has no form for (dates, bytes) as text."""
+    """Encode a record as one line. Values that JSON cannot express (dates, bytes) become text."""
     try:
         return orjson.dumps(record, default=str) + b"\n"
     except TypeError:
         return json.dumps(record, default=str).encode() + b"\n"
+
+
+_SHARE_GPT_ROLES = {"human": "user", "gpt": "assistant", "function_response": "tool"}
+_ROLES = frozenset(("system", "developer", "user", "assistant"))
+
+
+class NotMessagesError(ValueError):
+    """A value is not a list of chat messages."""
+
+
+def items_of(messages: Any) -> list[JsonObject]:
+    """Convert chat messages to the `input` of a row."""
+    if isinstance(messages, str):
+        messages = _decoded(messages)
+    if not isinstance(messages, Sequence) or not messages:
+        raise NotMessagesError("no list of messages")
+    return [item for message in messages for item in _items(message)]
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        raise NotMessagesError("no list of messages") from None
+
+
+def _items(message: Any) -> list[JsonObject]:
+    if not isinstance(message, dict):
+        raise NotMessagesError("a message that is not an object")
+    role = message.get("role") or message.get("from")
+    role = _SHARE_GPT_ROLES.get(role, role) if isinstance(role, str) else role
+    content = message.get("content") if "content" in message else message.get("value")
+    if role == "tool":
+        call_id = str(message.get("tool_call_id") or message.get("call_id") or "call_0")
+        return [{"type": "function_call_output", "call_id": call_id, "output": _text(content)}]
+    if role not in _ROLES:
+        raise NotMessagesError(f"a message with the role {role!r}")
+    calls = [_call(call) for call in _listed(message.get("tool_calls"))]
+    has_text = content not in (None, "", [])
+    return [*([{"role": role, "content": _content(content)}] if has_text or not calls else []), *calls]
+
+
+def _listed(calls: Any) -> Sequence[Any]:
+    if calls is not None and not isinstance(calls, list):
+        raise NotMessagesError("tool calls that are not a list")
+    return calls or ()
+
+
+def _call(call: Any) -> JsonObject:
+    function = (call.get("function") or call) if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise NotMessagesError("a tool call without a name")
+    arguments = function.get("arguments") or "{}"
+    return {
+        "type": "function_call",
+        "call_id": str(call.get("id") or "call_0"),
+        "name": function["name"],
+        "arguments": arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode(),
+    }
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else orjson.dumps(content).decode()
+
+
+def _content(content: Any) -> Any:
+    """Convert a text or a list of parts. Parts other than texts and images are unchanged."""
+    if content is None:
+        return ""
+    return [_part(part) for part in content] if isinstance(content, list) else _text(content)
+
+
+def _part(part: Any) -> Any:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return {"type": "input_text", "text": text}
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return {"type": "input_image", "image_url": url}
+    return part
+
+
+def tools_of(tools: Any) -> list[JsonObject]:
+    """Convert tools of Chat Completions or Responses requests to the form of Responses."""
+    listed = _decoded(tools) if isinstance(tools, str) else tools
+    if not isinstance(listed, list):
+        raise NotMessagesError("tools that are not a list")
+    return [{"type": "function", **tool["function"]} if "function" in tool else tool for tool in listed]

@@ -1,7 +1,7 @@
-"""Decide whether one line of a file is a row.
+"""Check that a line of a file is a valid row.
 
-`RowCheck.read` accepts the usual shapes by a few lookups and hands everything else to the full Responses schema, so
-a quick accept never admits a row that the schema refuses.
+`RowCheck.read` accepts the usual shapes with a few lookups and validates everything else with the full Responses
+schema. The fast path never accepts a row that the schema refuses.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 from pydantic import BaseModel, ValidationError
 
+from nemo_gym.common.words import json_type
 from nemo_gym.config.validation import first_error
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
@@ -32,25 +33,25 @@ _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
 
 
 class _Row(BaseModel):
-    """As `BaseRunRequest`, without the import of all that a server needs."""
+    """Like `BaseRunRequest`, without the imports of a server."""
 
     responses_create_params: NeMoGymResponseCreateParamsNonStreaming
 
 
 class BadRowError(Exception):
-    """A line is not a row. The message is the reason, the same for all rows that have it."""
+    """A line is not a valid row. Rows with the same problem have the same message."""
 
 
 class CheckedRow(NamedTuple):
     """A valid row."""
 
     fields: JsonObject
-    """All but the parameters."""
+    """All fields except the parameters."""
     params: JsonObject
     compact: bytes
     """The parameters as JSON without spaces, with sorted keys."""
     separators: int
-    """How many commas and colons that JSON has outside of texts."""
+    """Number of commas and colons in that JSON outside of strings."""
 
 
 class EnvironmentCode(NamedTuple):
@@ -60,12 +61,12 @@ class EnvironmentCode(NamedTuple):
     folder: Path
     entrypoint: str
     settings: str = "{}"
-    """What the configuration says about the environment, as JSON."""
+    """The configuration of the environment, as JSON."""
 
 
 @lru_cache(maxsize=64)
 def row_validator(environment: EnvironmentCode) -> "RowValidator":
-    """The rules of an environment. Raises StartupError if its code cannot be imported here."""
+    """Return the row rules of an environment. Raises StartupError if its code cannot be imported here."""
     from nemo_gym.runtime.class_loader import load_server_class
     from nemo_gym.server.seed import RowValidator
 
@@ -74,26 +75,30 @@ def row_validator(environment: EnvironmentCode) -> "RowValidator":
 
 
 class RowCheck:
-    """What a row must be, by the Responses schema and by its environment. Keeps the tools of the row before, since
-    rows of a dataset mostly offer the same."""
+    """Checks rows by the Responses schema and by the rules of their environment. Caches the tools of the last row,
+    since rows of a dataset mostly offer the same tools."""
 
     def __init__(
-        self, environment: "EnvironmentCode | None" = None, failed_checks: "Mapping[SlowCheck, str] | None" = None
+        self,
+        environment: "EnvironmentCode | None" = None,
+        failed_checks: "Mapping[SlowCheck, str] | None" = None,
+        *,
+        validator: "RowValidator | None" = None,
     ) -> None:
-        self._validator = None if environment is None else row_validator(environment)
+        self._validator = validator if environment is None else row_validator(environment)
         self._failed_checks = failed_checks or {}
         self._valid_tools: Any = None
         self._tool_separators = 0
 
     def read(self, line: bytes) -> CheckedRow:
-        """The row on a line. BadRowError gives the reason why it is none."""
+        """Return the row on a line. Raises BadRowError with the reason if it is not valid."""
         fields = _json_object(line)
         params = fields.pop(PARAMS_KEY, None)
         try:
             compact, rest = orjson.dumps(params, option=orjson.OPT_SORT_KEYS), orjson.dumps(fields)
         except orjson.JSONEncodeError:
             raise BadRowError("nested too deeply") from None
-        # A key that occurs twice loses a value and its colon in parsing. Only an escaped colon could hide that.
+        # Parsing drops one value, and its colon, of a repeated key. Only an escaped colon could hide that.
         colons = compact.count(b":") + rest.count(b":") + (params is not None)
         if line.count(b":") != colons or (b"\\" in line and _ESCAPED_COLON.search(line)):
             json.loads(line, object_pairs_hook=_unique)
@@ -106,7 +111,7 @@ class RowCheck:
         return CheckedRow(fields, params, compact, separators)
 
     def slow_check(self, line: bytes) -> "SlowCheck | None":
-        """What is left to check of the row on a line, if it is one."""
+        """Return the slow check of the row on a line, if it needs one."""
         try:
             row = self.read(line)
         except BadRowError:
@@ -125,7 +130,7 @@ class RowCheck:
             raise BadRowError(" ".join(self._failed_checks[check].split()))
 
     def _separators_if_surely_valid(self, params: JsonObject) -> int | None:
-        """For shapes that the schema surely accepts, how many separators they have."""
+        """Return the number of separators of parameters that the schema certainly accepts; None for all others."""
         count = 2 * len(params) - 1
         asked = params.get("input")
         if type(asked) is list:
@@ -158,7 +163,7 @@ class RowCheck:
 
 
 def count_separators(value: Any) -> int:
-    """How many commas and colons the JSON of a value has outside of texts."""
+    """Count the commas and colons in the JSON of a value outside of strings."""
     if type(value) is dict:
         count, inside = 2 * len(value) - 1, value.values()
     else:
@@ -175,7 +180,7 @@ def _json_object(line: bytes) -> JsonObject:
     except orjson.JSONDecodeError as error:
         raise BadRowError(_why_not_json(line, error)) from None
     if type(values) is not dict:
-        raise BadRowError(f"found a JSON {_json_type(values)}, expected an object")
+        raise BadRowError(f"found {json_type(values)}, expected a JSON object")
     return values
 
 
@@ -187,11 +192,6 @@ def _why_not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
     except UnicodeDecodeError as wrong:
         return f"not valid UTF-8: {wrong.reason}"
     return f"not valid JSON: {error.msg.partition(':')[0]}"
-
-
-def _json_type(value: Any) -> str:
-    names = {list: "array", str: "string", int: "number", float: "number", bool: "boolean"}
-    return names.get(type(value), "null")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
@@ -210,7 +210,7 @@ def _validate(values: JsonObject) -> None:
         raise BadRowError(first_error(error)) from None
 
 
-# Shapes that the schema surely accepts
+# Shapes that the schema certainly accepts
 
 
 def _is_function_tool(tool: JsonObject) -> bool:

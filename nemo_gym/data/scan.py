@@ -1,7 +1,6 @@
 """Check and measure a whole file: part by part, on several cores, in constant memory.
 
-Where a part ends depends on the file alone, and parts are merged in their order, so the result is the same on any
-number of cores.
+Parts depend on the file alone and are merged in order, so the result is the same on any number of cores.
 """
 
 import asyncio
@@ -43,17 +42,17 @@ UNIQUE_PARAMS = "Number of unique create params"
 UNIQUE_USER_MESSAGES = "Number of unique user messages"
 
 ALWAYS_WRITTEN = (TOOLS, WORDS, TURNS, TEMPERATURE)
-"""Also when no row has a value."""
+"""Statistics that are written even if no row has a value."""
 SAMPLING_PARAMETERS = {"top_p": "Top p", "max_output_tokens": "Max output tokens", "top_logprobs": "Top logprobs"}
 """Sampling parameters of a row besides the temperature, each with its name as a statistic."""
 BUILT_IN = frozenset((EXAMPLES, *ALWAYS_WRITTEN, TOKENS, UNIQUE_PARAMS, UNIQUE_USER_MESSAGES))
 
 
 class AvgMinMax(Moments):
-    """Statistics of numbers, as the files beside datasets have them."""
+    """Statistics of numbers, in the format of the metrics files beside datasets."""
 
     def aggregate(self) -> Mapping[str, float]:
-        """Return the statistics as they are written, rounded. Without any number, all are 0."""
+        """Return the rounded statistics as they are written. All are 0 without numbers."""
         mean, least, most = (self.mean, self.min, self.max) if self.total else (0.0, 0.0, 0.0)
         found = {AVERAGE: mean, MINIMUM: least, MAXIMUM: most, DEVIATION: self.deviation()}
         rounded = {name: round(float(value), 2 if abs(value) >= 1 else 3) for name, value in found.items()}
@@ -65,7 +64,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_FIELDS = 1000
-"""How many fields of rows have statistics. A file whose keys are data would otherwise have as many as rows."""
+"""Maximum number of row fields with statistics. It bounds files whose keys are data."""
 OFFSET_BYTES = 8
 
 _NOT_FIELDS = frozenset(("response", AGENT_REF_KEY))
@@ -74,7 +73,7 @@ _SPACES = re.compile(rb" +")
 
 
 class ChunkTask(NamedTuple):
-    """A part of a file, and what to find out about it."""
+    """A part of a file, and the options for scanning it."""
 
     path: str
     start: int
@@ -84,36 +83,36 @@ class ChunkTask(NamedTuple):
     find_near_duplicates: bool = False
     environment: EnvironmentCode | None = None
     failed_checks: "Mapping[SlowCheck, str] | None" = None
-    """The reasons of the slow checks of the environment that did not pass."""
+    """The failed slow checks of the environment, with their reasons."""
 
 
 Packed = dict[int, bytes]
 
 
 @dataclass(slots=True)
-class ChunkFigures:
-    """What was found, in a form that can be merged."""
+class ChunkStatistics:
+    """The statistics of a part, ready to be merged."""
 
     rows: int = 0
-    """Lines that are not blank, bad ones included."""
+    """Lines that are not blank, including bad rows."""
     bad: dict[str, list[int]] = field(default_factory=dict)
-    """The places of bad rows in this part, counted from 0, by reason."""
+    """Indices of bad rows in this part, from 0, by reason."""
     is_plain: bool = True
-    """Every line is one row without anything around it, and has no agent yet."""
+    """True if every line is one row without surrounding spaces and without an agent."""
     numbers: dict[str, AvgMinMax] = field(default_factory=dict)
-    """By the name of a built-in statistic."""
+    """Built-in statistics by name."""
     field_numbers: dict[str, AvgMinMax] = field(default_factory=dict)
     field_texts: dict[str, int] = field(default_factory=dict)
-    """How many texts each field has."""
+    """Number of texts of each field."""
     field_digests: dict[str, Packed] = field(default_factory=dict)
     params: Packed = field(default_factory=dict)
-    """The digest of each row's parameters, and where in the file the row starts."""
+    """The digest of each row's parameters, and the offset of the row."""
     user_messages: Packed = field(default_factory=dict)
     near: Packed = field(default_factory=dict)
-    """What nearly equal prompts have in common, and where in the file the row starts."""
+    """The keys that nearly equal prompts share, and the offset of the row."""
 
 
-def examine(task: ChunkTask) -> ChunkFigures:
+def examine(task: ChunkTask) -> ChunkStatistics:
     """Check and measure every row of a part."""
     observer = _Observer(task)
     with open(task.path, "rb") as file:
@@ -123,7 +122,7 @@ def examine(task: ChunkTask) -> ChunkFigures:
 
 
 def slow_checks(task: ChunkTask) -> "set[SlowCheck]":
-    """What is left to check of the rows of a part."""
+    """Return the slow checks of the rows of a part."""
     check = RowCheck(task.environment)
     with open(task.path, "rb") as file:
         lines = lines_of(file, task.start, task.end, max_row_bytes=task.max_row_bytes)
@@ -135,7 +134,7 @@ class _Observer:
     """Collects the statistics of one part."""
 
     def __init__(self, task: ChunkTask) -> None:
-        self._task, self._found = task, ChunkFigures()
+        self._task, self._found = task, ChunkStatistics()
         self._read = RowCheck(task.environment, task.failed_checks).read
         self._count_tokens: Callable[[JsonObject], int] | None = token_counter() if task.count_tokens else None
         self._numbers: dict[str, list[float]] = defaultdict(list)
@@ -217,7 +216,7 @@ class _Observer:
     def _new_list(self, fields: dict[str, list[Any]], name: str) -> list[Any]:
         return fields.setdefault(name, []) if len(fields) < MAX_FIELDS else []
 
-    def statistics(self) -> ChunkFigures:
+    def statistics(self) -> ChunkStatistics:
         found = self._found
         found.numbers = {name: AvgMinMax.of(values) for name, values in self._numbers.items() if values}
         found.field_numbers = {name: AvgMinMax.of(values) for name, values in self._field_numbers.items()}
@@ -231,7 +230,7 @@ class _Observer:
 
 
 def user_messages(asked: Any) -> list[bytes]:
-    """The messages of the user in the `input` of a row, as text."""
+    """Return the user messages in the `input` of a row."""
     if type(asked) is str:
         return [asked.encode()]
     contents = [item.get("content") for item in asked if item.get("role") == "user"]
@@ -239,22 +238,22 @@ def user_messages(asked: Any) -> list[bytes]:
 
 
 def _space_runs(compact: bytes) -> int:
-    """How many runs of spaces there are in JSON that has none outside of texts."""
+    """Count runs of spaces in compact JSON, which has none outside of strings."""
     if compact.rfind(b"  ") < 0:
         return compact.count(b" ")
     return len(_SPACES.findall(compact))
 
 
 BLOCK_BYTES = 256 * 2**10
-"""Small enough that a block is still in the processor's cache when its lines are looked at."""
+"""Small enough to stay in the processor's cache while its lines are read."""
 
 
 def lines_of(
     file: IO[bytes], start: int, end: int, *, max_row_bytes: int, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[tuple[int, bytes | None]]:
-    """The lines between two places of a file, with where they start and without their line breaks.
+    """Yield the offset and the text of each line between two offsets of a file, without line breaks.
 
-    None stands for a line longer than `max_row_bytes`, which is never in memory as a whole.
+    The text of a line longer than `max_row_bytes` is None. Such a line is never in memory as a whole.
     """
     file.seek(start)
     begun: list[bytes] = []
@@ -279,7 +278,7 @@ def lines_of(
 
 CHUNK_BYTES = 4 * 2**20
 CHUNKS_AHEAD = 2
-"""For each process, so that none waits for the merging of an earlier part."""
+"""Parts queued per process, so that none waits while an earlier part is merged."""
 MAX_ROW_BYTES = 64 * 2**20
 """Default upper bound for the length of a row. A row with a few images has some megabytes."""
 MAX_REASONS = 50
@@ -296,7 +295,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What to find out, and how."""
+    """Options of a scan."""
 
     num_processes: int = 1
     count_tokens: bool = False
@@ -313,14 +312,14 @@ class Extent:
     start: int
     end: int
     first_row: int = 0
-    """The index of its first row in the file."""
+    """Index of its first row in the file."""
     environment: EnvironmentCode | None = None
-    """Whose rules the rows have to obey, besides the schema of requests."""
+    """The environment whose rules the rows must follow, besides the request schema."""
 
 
 @dataclass(slots=True)
-class TextFigures:
-    """The texts of one field."""
+class TextStatistics:
+    """The texts of one field: their digests and their number."""
 
     digests: DigestSet
     total: int = 0
@@ -328,7 +327,7 @@ class TextFigures:
 
 @dataclass(slots=True)
 class FileStatistics:
-    """What is known of a dataset after a scan."""
+    """The statistics of a dataset after a scan."""
 
     extent: Extent
     params: DigestSet
@@ -340,7 +339,7 @@ class FileStatistics:
     is_plain: bool = True
     numbers: dict[str, AvgMinMax] = field(default_factory=dict)
     field_numbers: dict[str, AvgMinMax] = field(default_factory=dict)
-    field_texts: dict[str, TextFigures] = field(default_factory=dict)
+    field_texts: dict[str, TextStatistics] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, extent: Extent, spill: Spill) -> "FileStatistics":
@@ -351,8 +350,8 @@ class FileStatistics:
     def num_bad(self) -> int:
         return sum(map(len, self.bad.values()))
 
-    def merge(self, chunk: ChunkFigures, spill: Spill) -> None:
-        """Add what was found in the next part."""
+    def merge(self, chunk: ChunkStatistics, spill: Spill) -> None:
+        """Add the statistics of the next part."""
         for reason, places in chunk.bad.items():
             known = reason if reason in self.bad or len(self.bad) < MAX_REASONS else OTHER_REASONS
             self.bad.setdefault(known, []).extend(self.extent.first_row + self.rows + place for place in places)
@@ -362,7 +361,7 @@ class FileStatistics:
         _merge_numbers(self.field_numbers, chunk.field_numbers)
         for name, total in chunk.field_texts.items():
             if name not in self.field_texts:
-                self.field_texts[name] = TextFigures(spill.new_set())
+                self.field_texts[name] = TextStatistics(spill.new_set())
             self.field_texts[name].total += total
             self.field_texts[name].digests.add(chunk.field_digests[name])
         self.params.add(chunk.params)
@@ -378,9 +377,9 @@ def _merge_numbers(known: dict[str, AvgMinMax], found: dict[str, AvgMinMax]) -> 
 async def scan(
     extents: Iterable[Extent], options: ScanOptions, spill: Spill, *, on_progress: Callable[[int], None] | None = None
 ) -> list[FileStatistics]:
-    """The statistics of each dataset. `on_progress` hears how many bytes were examined."""
+    """Return the statistics of each dataset. `on_progress` is called with the number of bytes of each part."""
     found = [FileStatistics.empty(extent, spill) for extent in extents]
-    begun: deque[tuple[FileStatistics, ChunkTask, asyncio.Task[ChunkFigures]]] = deque()
+    begun: deque[tuple[FileStatistics, ChunkTask, asyncio.Task[ChunkStatistics]]] = deque()
 
     async def merge_next() -> None:
         statistics, task, running = begun.popleft()
@@ -403,7 +402,7 @@ async def scan(
 
 
 async def _runner(stack: AsyncExitStack, found: list[FileStatistics], options: ScanOptions) -> Run:
-    """What examines a part: other processes if there is enough to do for them, else this one."""
+    """Return a function that runs a part in another process or, for little data, in this one."""
     size = sum(each.extent.end - each.extent.start for each in found)
     if options.num_processes == 1 or size <= options.chunk_bytes:
         return _run_here
@@ -416,12 +415,12 @@ async def _runner(stack: AsyncExitStack, found: list[FileStatistics], options: S
 
 
 async def _run_here(function: Callable[[ChunkTask], T], task: ChunkTask) -> T:
-    await asyncio.sleep(0)  # an interrupt is noticed between parts
+    await asyncio.sleep(0)  # so that an interrupt is handled between parts
     return function(task)
 
 
 async def _failed_checks(extent: Extent, options: ScanOptions, run: Run) -> "dict[SlowCheck, str]":
-    """The reasons of the slow checks of a dataset that do not pass: each of them runs once."""
+    """Run the slow checks of a dataset, each once, and return the failed ones with their reasons."""
     from nemo_gym.server.seed import SlowChecks
 
     if extent.environment is None or not row_validator(extent.environment).has_slow_check:
@@ -479,7 +478,7 @@ def _end_of_line(file: IO[bytes], position: int) -> int:
 
 
 def extent_of(path: Path, start_idx: int | None = None, end_idx: int | None = None) -> Extent:
-    """Which bytes of a file hold the rows from `start_idx` up to `end_idx`. Blank lines do not count."""
+    """Return the byte range of the rows from `start_idx` up to `end_idx`. Blank lines do not count."""
     size = os.path.getsize(path)
     if start_idx is None and end_idx is None:
         return Extent(path, 0, size)
@@ -500,7 +499,7 @@ def extent_of(path: Path, start_idx: int | None = None, end_idx: int | None = No
 
 EXTRA = "data"
 MAX_KNOWN_TOOLS = 1000
-"""A bound on memory."""
+"""Tool lists with a cached token count. It bounds memory."""
 
 
 def can_count_tokens() -> bool:
@@ -510,7 +509,7 @@ def can_count_tokens() -> bool:
 
 @cache
 def token_counter() -> Callable[[JsonObject], int]:
-    """A function that counts the tokens of a row's parameters: instructions, input, and tools as JSON."""
+    """Return a function that counts the tokens of a row's parameters: instructions, input, and tools as JSON."""
     try:
         from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
@@ -519,7 +518,7 @@ def token_counter() -> Callable[[JsonObject], int]:
     seen_tools: dict[bytes, int] = {}
 
     def count_tools(tools: Any) -> int:
-        """Rows of a dataset mostly offer the same tools."""
+        """Count with a cache, since rows of a dataset mostly offer the same tools."""
         text = orjson.dumps(tools)
         if text not in seen_tools:
             if len(seen_tools) >= MAX_KNOWN_TOOLS:

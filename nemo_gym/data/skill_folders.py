@@ -1,4 +1,4 @@
-"""Folders of skills: one folder each, with a `SKILL.md` that begins with a name and a description."""
+"""Skill folders: each skill is a folder with a `SKILL.md` that starts with its name and description."""
 
 import hashlib
 import shutil
@@ -18,7 +18,7 @@ class Skill(BaseModel):
 
 
 class SkillsRef(BaseModel):
-    """The skills that a rollout was made with: where they are, what they are, and a hash of all their files."""
+    """The skills of a rollout: their folder, their names, and a hash of all their files."""
 
     path: str
     hash: str
@@ -37,7 +37,7 @@ def load_skill_directory(path: str | Path) -> SkillsRef:
 
 
 def stage_skills(path: str | Path, destination: str | Path) -> Path:
-    """Copy a folder of skills to where an agent looks for them."""
+    """Copy a folder of skills to the path where an agent expects it."""
     source, target = Path(path), Path(destination)
     if not source.is_dir():
         raise ValueError(f"{source} is not a folder of skills")

@@ -1,5 +1,5 @@
-"""A model and tools for programs that we start and do not write: each gets a path of its own on loopback, which nobody
-can guess, with the model's endpoints below it and the tools over MCP."""
+"""A model and tools for external programs that agents start. Each program gets its own secret path on loopback,
+with the model's endpoints and the tools over MCP below it."""
 
 import asyncio
 import contextvars
@@ -33,22 +33,22 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(slots=True)
-class _Room:
-    """What is below one path."""
+class _Program:
+    """The endpoints below the path of one program."""
 
     endpoints: dict[str, Endpoint]
     model: str
     context: contextvars.Context
-    """That of the rollout: its deadline, recording and tracing hold for the calls of the program, too."""
+    """Context of the rollout: its deadline, recording and tracing also apply to calls of the program."""
 
 
 class ModelGateway:
-    """Programs find their model at `url_of(path)/v1` and their tools at `url_of(path)/mcp`."""
+    """Serves programs their model at `url_of(path)/v1` and their tools at `url_of(path)/mcp`."""
 
     def __init__(self, core: ServerCore, limits: ServerLimits | None = None) -> None:
         self._core, self._limits = core, limits or ServerLimits()
         self._unread = UnreadBodies(core.name, self._limits.max_unread_bytes)
-        self._rooms: dict[str, _Room] = {}
+        self._programs: dict[str, _Program] = {}
         self.port = 0
 
     @asynccontextmanager
@@ -61,8 +61,8 @@ class ModelGateway:
 
     @asynccontextmanager
     async def socket(self, folder: Path) -> AsyncIterator[Path]:
-        """Listen on a Unix socket, too, for a sandbox without a network. It is open to every user, because a sandbox
-        may run as any. So `folder` should be closed to others."""
+        """Also listen on a Unix socket, for a sandbox without a network. Every user can open the socket, since a
+        sandbox may run as any user, so `folder` should be private."""
         path = folder / "gateway.sock"
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(path))
@@ -79,46 +79,46 @@ class ModelGateway:
         model: str,
         tools: McpToolServer | None = None,
     ) -> Iterator[str]:
-        """A path for one program. After the block nothing answers there."""
+        """Open a path for one program while the block runs."""
         path = f"/{secrets.token_urlsafe(16)}"
-        listed = model_endpoints(chat_completions, responses, reads_only=True)
+        listed = model_endpoints(chat_completions, responses)
         if tools is not None:
             listed = [*listed, McpEndpoint(lambda _: tools)]
         endpoints = {endpoint.path: endpoint for endpoint in listed}
-        self._rooms[path] = _Room(endpoints, model, contextvars.copy_context())
+        self._programs[path] = _Program(endpoints, model, contextvars.copy_context())
         try:
             yield path
         finally:
-            del self._rooms[path]
+            del self._programs[path]
 
     def url_of(self, path: str, *, port: int | None = None) -> str:
-        """The base URL of a path; with `port`, as a sandbox sees it that forwards this port."""
+        """Return the base URL of a path; with `port`, as seen from a sandbox that forwards this port."""
         return base_url(LOOPBACK, port or self.port) + path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         token, _, rest = scope["path"].removeprefix("/").partition("/")
-        room = self._rooms.get(f"/{token}")
-        context = contextvars.copy_context() if room is None else room.context.copy()
-        await asyncio.create_task(self._serve(room, f"/{rest}", scope, receive, send), context=context)
+        program = self._programs.get(f"/{token}")
+        context = contextvars.copy_context() if program is None else program.context.copy()
+        await asyncio.create_task(self._serve(program, f"/{rest}", scope, receive, send), context=context)
 
-    async def _serve(self, room: _Room | None, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, program: _Program | None, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            reply = await self._reply(room, path, scope, receive)
+            reply = await self._reply(program, path, scope, receive)
         except Exception as error:
             reply = self._core.failed(error)
         if reply is not None:
             await self._core.send(reply, receive, send)
 
-    async def _reply(self, room: _Room | None, path: str, scope: Scope, receive: Receive) -> ServerReply | None:
-        """The reply; None if the client has gone."""
+    async def _reply(self, program: _Program | None, path: str, scope: Scope, receive: Receive) -> ServerReply | None:
+        """Return the reply; None if the client has disconnected."""
         headers = dict(scope["headers"])
         check_origin(scope, headers, frozenset())
-        about = answer_about_models(path, room.model, server=self._core.name) if room is not None else None
+        about = answer_about_models(path, program.model, server=self._core.name) if program is not None else None
         if about is not None and scope["method"] == "GET":
             return about if isinstance(about, ServerReply) else ServerReply(self._core.name, 200, about)
-        endpoint = room.endpoints.get(path) if room is not None else None
+        endpoint = program.endpoints.get(path) if program is not None else None
         if endpoint is None:
             return ServerReply(self._core.name, 404, {"error": {"message": "Not Found", "type": "not_found"}})
         if scope["method"] != "POST":  # clients of MCP may try GET for a stream, and DELETE to end a session

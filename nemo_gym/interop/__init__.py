@@ -1,1 +1,2 @@
-"""Programs of others that play our rollouts, and our environments in the form of other packages."""
+"""Interoperation: harnesses that run our rollouts, and our environments for Gymnasium, TRL, verifiers and MCP
+clients."""

@@ -1,4 +1,4 @@
-"""Environments for loops that are not ours: held in a thread of this process, played one step at a time."""
+"""Environments for other rollout loops: served in a thread of this process, one step at a time."""
 
 import asyncio
 import json
@@ -31,11 +31,12 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 _POLICY = "policy_model"
 _NO_POLICY = {"responses_api_models": {"scripted_model": {"entrypoint": "app.py", "replies": [{"say": ""}]}}}
-"""Agents of a config refer to a policy. Here the policy is outside, and agents are not started."""
+"""Placeholder for the policy that agents of a config refer to. Here the policy is the caller, and agents are not
+started."""
 
 
 class EnvironmentHost:
-    """The environment of a config, with the judges and other models that it calls. Close it, or use it in `with`."""
+    """The environment of a config, with the judges and other models that it calls. Close it, or use `with`."""
 
     def __init__(
         self, *config_paths: str | Path, environment: str | None = None, serves_http: bool = False, **settings: Any
@@ -50,7 +51,7 @@ class EnvironmentHost:
         self._spec = StackSpec([server for server in held if server.name != _POLICY or _POLICY in settings], plain)
         self._serves_http = serves_http
         self.url: str | None = None
-        """Where the environment listens on loopback, with `serves_http`."""
+        """URL of the environment on loopback, with `serves_http`."""
         self._started: Future[ServerClient] = Future()
         self._loop, self._stop = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"nemo_gym {self.name}", daemon=True)
@@ -63,7 +64,7 @@ class EnvironmentHost:
             raise
 
     def rows(self, path: str | None = None) -> list[JsonObject]:
-        """The rows of a JSONL file; without a path, of the first dataset of the config that is there."""
+        """Return the rows of a JSONL file; by default, of the first dataset of the config that exists."""
         for name in self._datasets if path is None else [path]:
             try:
                 rows = list(read_records(find(name, what="dataset")))
@@ -75,9 +76,7 @@ class EnvironmentHost:
                 raise ConfigError(f"{name} is empty, expected one row per line.")
             return rows
         named = ", ".join(self._datasets) or "none"
-        raise ConfigError(
-            f"The configuration of {self.name} names no dataset that is there ({named}): pass rows or a dataset."
-        )
+        raise ConfigError(f"No dataset in the configuration of {self.name} exists ({named}): pass rows or a dataset.")
 
     def call(
         self, path: str, body: Any, jar: CookieJar, *, cause: Cause = "environment", ends_session: bool = False
@@ -90,7 +89,8 @@ class EnvironmentHost:
         return answer
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine, run where the environment lives. It is cancelled if waiting is interrupted."""
+        """Run a coroutine in the environment's thread and return its result. It is cancelled if waiting is
+        interrupted."""
         if not self._thread.is_alive():
             work.close()
             raise GymError(f"The environment {self.name} is closed. Start it again for more episodes.")
@@ -140,7 +140,8 @@ class EnvironmentHost:
 
 
 class HostedEpisode:
-    """One row, played by whoever calls: what the policy does goes in, what it hears comes out."""
+    """One rollout of a row, driven by the caller: its messages and tool calls go in, the environment's replies come
+    out."""
 
     def __init__(self, host: EnvironmentHost, row: JsonObject) -> None:
         self.host, self._jar = host, CookieJar()
@@ -156,20 +157,20 @@ class HostedEpisode:
 
     @property
     def messages(self) -> list[JsonObject]:
-        """What the row tells the policy."""
+        """The prompt of the row, as messages."""
         given = self.row["responses_create_params"]["input"]
         return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
 
     def open(self) -> str | None:
-        """The environment's opening of the conversation; None if the row ends with a message of the user."""
+        """Return the environment's first message; None if the row ends with a user message."""
         messages = self.messages
         return None if messages and messages[-1].get("role") == "user" else self._next_message()
 
     def call_tool(self, name: str, arguments: JsonObject) -> ToolResult:
-        """Call a tool that the row offers. Its errors are results for the policy; a failure of the environment itself
+        """Call a tool that the row offers. Errors of the tool are results for the policy. A failure of the environment
         raises RolloutError, and then the episode has no score."""
         call_id = f"call_{uuid4().hex}"
-        text = json.dumps(arguments)  # also what policies write and orjson refuses: long integers, lone surrogates
+        text = json.dumps(arguments)  # unlike orjson, accepts long integers and lone surrogates
         self.output.append({"type": "function_call", "name": name, "arguments": text, "call_id": call_id})
         offered = offered_tools(self.tools)
         if name in offered:
@@ -181,7 +182,7 @@ class HostedEpisode:
         return result
 
     def say(self, text: str) -> str | None:
-        """What the environment answers to a message of the policy; None if the conversation is over."""
+        """Send a message of the policy and return the environment's reply; None if the conversation is over."""
         self.add_message(text)
         self._turns += 1
         return self._next_message()
@@ -191,13 +192,13 @@ class HostedEpisode:
         self.output.append({"type": "message", "id": f"msg_{uuid4().hex}", "role": "assistant", "content": content})
 
     def score(self, output: list[JsonObject] | None = None) -> JsonObject:
-        """The scored record, as the environment makes it. This ends the episode. `output` replaces what was done."""
+        """Verify the episode, end it, and return the scored record. `output` replaces the recorded output items."""
         body = {**self.row, "response": self._response(self.output if output is None else output)}
         with self._remembering_failure():
             return self.host.call("/verify", body, self._jar, cause="verifier", ends_session=True)
 
     def close(self) -> None:
-        """Give up: the environment forgets the episode."""
+        """End the episode without a score."""
         if self._jar:
             self.host.wait(self._release())
 
@@ -207,7 +208,7 @@ class HostedEpisode:
 
     @contextmanager
     def _remembering_failure(self) -> Iterator[None]:
-        """End the episode if the environment fails. Whoever plays on hears of it again."""
+        """End the episode if the environment fails. Later calls raise the same error."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -224,9 +225,9 @@ class HostedEpisode:
             asked = self.host.client.send(self.host.name, "/next_message", body, cause="environment", jar=self._jar)
             reply = self.host.wait(asked)
             if reply.status == 404:
-                return None  # it does not talk
+                return None  # it has no conversation
             if reply.status >= 400:
-                raise RolloutError("environment", reply.text()[:1000], server=self.host.name)
+                raise RolloutError("environment", reply.text[:1000], server=self.host.name)
         message = orjson.loads(reply.content())["message"]
         if message is None:
             return None
@@ -241,12 +242,12 @@ class HostedEpisode:
 
 
 def message_texts(messages: list[JsonObject]) -> Iterator[str]:
-    """The texts of messages, without items that are none."""
+    """Yield the texts of messages. Items without content are skipped."""
     return (content_text(message["content"]) for message in messages if message.get("content"))
 
 
 def check_row(row: JsonObject, *, what: str = "The row") -> JsonObject:
-    """The row, or an error that says why no agent could play it."""
+    """Return the row. Raises an error if it is not valid for an agent."""
     validate(AgentRunRequest, row, what=what)
     return row
 

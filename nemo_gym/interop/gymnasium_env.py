@@ -1,4 +1,4 @@
-"""One of our environments as a Gymnasium environment whose observations and actions are texts."""
+"""A NeMo Gym environment as a Gymnasium environment whose observations and actions are texts."""
 
 import copy
 import json
@@ -38,11 +38,11 @@ class AnyText(gymnasium.Space):  # type: ignore[misc]
 
 
 class NeMoGymEnv(gymnasium.Env):  # type: ignore[misc]
-    """An episode is a row, chosen by the seed unless `options={"row": ...}` brings one.
+    """An episode is one row, chosen by the seed or given as `options={"row": ...}`.
 
-    An action that is JSON with `name` and `arguments` calls a tool; any other is a message. The reward comes with the
-    last step: when the environment ends the conversation or, if it does not talk, with the first message. After
-    `max_steps` the episode is truncated and scored as it stands. The last `info` has what the verifier says.
+    An action that is JSON with `name` and `arguments` calls a tool. Any other action is a message. The last step has
+    the reward: when the environment ends the conversation or, if it has no conversation, at the first message. After
+    `max_steps` the episode is truncated and scored. The last `info` has the fields of the verifier.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
@@ -67,7 +67,7 @@ class NeMoGymEnv(gymnasium.Env):  # type: ignore[misc]
         self.max_steps = max_steps
         self.episode: HostedEpisode | None = None
         self.record: JsonObject = {}
-        """Of the last episode that was scored."""
+        """The record of the last scored episode."""
         self.steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, JsonObject]:
@@ -113,7 +113,7 @@ class NeMoGymEnv(gymnasium.Env):  # type: ignore[misc]
 
 
 def read_call(action: str) -> tuple[str, JsonObject] | None:
-    """The tool call that an action is; None if it is a message."""
+    """Parse an action as a tool call; None if it is a message."""
     try:
         parsed = json.loads(action)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Connections to MCP servers, for environments that take their tools from there."""
+"""Connections to MCP servers, for environments whose tools come from them."""
 
 import asyncio
 import json
@@ -15,15 +15,16 @@ from nemo_gym.common.exceptions import leaf_errors
 from nemo_gym.episodes import import_extra
 from nemo_gym.errors import RolloutError, ToolError
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.json_codec import encode
 
 
 class McpServer(BaseModel, frozen=True, extra="forbid"):
-    """Where tools come from: a command, which is started for every rollout, or a URL."""
+    """An MCP server: a command, which is started for every rollout, or a URL."""
 
     command: list[str] = Field(default_factory=list)
-    """`python` is this interpreter."""
+    """The command; `python` is this interpreter."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Its environment variables; of ours it inherits a few, such as HOME."""
+    """Environment variables of the command. It inherits only a few of ours, such as HOME."""
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
 
@@ -35,7 +36,8 @@ class McpServer(BaseModel, frozen=True, extra="forbid"):
 
 
 class McpConnection:
-    """A connection to one server. A task of its own holds it: the client must be closed where it was opened."""
+    """A connection to one server. A separate task owns it, since the client must be closed in the task that opened
+    it."""
 
     def __init__(self, name: str, server: McpServer, tasks: asyncio.TaskGroup, *, timeout_s: float) -> None:
         self._name, self._server, self._timeout_s = name, server, timeout_s
@@ -51,7 +53,8 @@ class McpConnection:
             raise self._failure(f"cannot be used: {causes}") from error
 
     async def call(self, tool: str, arguments: JsonObject) -> str:
-        """What the tool answers. Raises ToolError if it says that it failed."""
+        """Call a tool and return its reply, with images as `tool_content` reads them. Raises ToolError if the tool
+        reports a failure."""
         client, types = await self.client(), self._mcp.types
         try:
             result = await client.call_tool(tool, arguments, read_timeout_seconds=self._timeout_s)
@@ -63,14 +66,16 @@ class McpConnection:
         text = "\n".join(texts) if texts else json.dumps(result.structured_content)
         if result.is_error:
             raise ToolError(text)
+        if any(part.type == "image" for part in result.content):
+            return encode([*map(_part, result.content)]).decode()
         return text
 
     def close(self) -> None:
         self._task.cancel()
 
     async def _hold(self) -> None:
-        """Keep the connection until it is closed. Only the first cancellation is passed on: a second one would
-        interrupt the client while it ends its server."""
+        """Keep the connection open until it is closed. Only the first cancellation is passed on: a second one would
+        interrupt the client while it stops its server."""
         connected, is_closing = asyncio.ensure_future(self._connect()), False
         while not connected.done():
             try:
@@ -80,7 +85,7 @@ class McpConnection:
                     is_closing = connected.cancel()
 
     async def _connect(self) -> None:
-        """The older handshake gives each connection a session, over HTTP, too."""
+        """Connect with the older handshake, which gives each connection a session also over HTTP."""
         try:
             async with AsyncExitStack() as opened:
                 place = await opened.enter_async_context(self._transport())
@@ -89,7 +94,7 @@ class McpConnection:
         except Exception as error:
             if not self._opened.done():
                 self._opened.set_exception(error)
-                self._opened.exception()  # whoever waits hears of it; nobody has to
+                self._opened.exception()  # retrieved here, so that asyncio does not warn if nothing awaits it
 
     @asynccontextmanager
     async def _transport(self) -> AsyncIterator[Any]:
@@ -105,3 +110,9 @@ class McpConnection:
 
     def _failure(self, found: str) -> RolloutError:
         return RolloutError("environment", f"The MCP server {self._name} {found}")
+
+
+def _part(part: Any) -> JsonObject:
+    if part.type == "image":
+        return {"type": "input_image", "image_url": f"data:{part.mime_type};base64,{part.data}", "detail": "auto"}
+    return {"type": "input_text", "text": part.text if part.type == "text" else f"[{part.type}]"}

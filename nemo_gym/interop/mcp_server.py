@@ -1,7 +1,6 @@
-"""An environment as an MCP server on standard input and output, for any client of the protocol.
+"""An environment as an MCP server on standard input and output, for any MCP client.
 
-A process is one rollout of a row: the client calls its tools, and when it closes the connection, the rollout is scored
-on what was done."""
+A process is one rollout of a row: the client calls tools, and when it closes the connection, the rollout is scored."""
 
 import argparse
 import asyncio
@@ -20,7 +19,7 @@ from nemo_gym.llm_api.base import JsonObject
 
 
 def serve(host: EnvironmentHost, row: JsonObject, reading: BinaryIO, writing: BinaryIO) -> JsonObject:
-    """Answer a client until it is gone, one message per line. Returns the scored record."""
+    """Answer a client until it disconnects, one message per line. Return the scored record."""
     episode = HostedEpisode(host, row)
 
     async def call(name: str, arguments: bytes) -> ToolResult:
@@ -49,7 +48,7 @@ def main() -> None:
     parser.add_argument("--row", type=int, default=0, help="which row to play, from 0")
     parser.add_argument("--output", type=Path, help="append the scored record to this file when the client is done")
     given = parser.parse_args()
-    # What the environment prints must not get between the messages.
+    # Output of the environment must not mix with the messages.
     writing = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:

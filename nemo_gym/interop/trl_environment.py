@@ -1,4 +1,4 @@
-"""One of our environments for `GRPOTrainer(environment_factory=...)` of TRL: its tools are methods, its verifier is a
+"""A NeMo Gym environment for `GRPOTrainer(environment_factory=...)` of TRL: tools are methods, the verifier is a
 reward function. This module needs neither TRL nor torch."""
 
 import inspect
@@ -48,17 +48,17 @@ class TrlEnvironment:
             opened.pop_all()
 
     def environment_factory(self) -> Any:
-        """One environment; the trainer makes one for each rollout of a batch and resets it for the next."""
+        """Create an environment. The trainer creates one per rollout of a batch and resets it for the next batch."""
         return self._kind(self.host)
 
     def dataset(self) -> list[dict[str, Any]]:
-        """The rows as TRL takes them: a conversation, and the row itself for `reset`."""
+        """Return the rows for TRL: a conversation, and the row itself for `reset`."""
         return [{"prompt": _prompt(row), ROW_COLUMN: json.dumps(row)} for row in self.rows]
 
     def reward_func(
         self, completions: list[Any], environments: list[Any] | None = None, **_columns: Any
     ) -> list[float | None]:
-        """The verifier's reward of each rollout; None if it has no result, which TRL leaves out."""
+        """Return the verifier's reward of each rollout; None if it failed, which TRL ignores."""
         if environments is None:
             raise ConfigError("There are no environments: give the trainer `environment_factory`, too.")
         return [_reward(*pair) for pair in zip(completions, environments, strict=True)]
@@ -68,19 +68,17 @@ class TrlEnvironment:
 
 
 class _Environment:
-    """What the trainer sees: `reset`, and a method for each tool."""
+    """The environment as TRL uses it: `reset`, and a method for each tool."""
 
     def __init__(self, host: EnvironmentHost) -> None:
         self._host = host
         self._episode: HostedEpisode | None = None
 
     def reset(self, **columns: Any) -> None:
-        """Start a rollout of the row. If it cannot start, its tools and its reward say so, and training goes on."""
+        """Start a rollout of the row. If it cannot start, its tools fail, it has no reward, and training continues."""
         if ROW_COLUMN not in columns:
             found = ", ".join(columns) or "none"
-            raise ConfigError(
-                f"The dataset has no column '{ROW_COLUMN}', only: {found}. Make it of what `dataset()` returns."
-            )
+            raise ConfigError(f"The dataset has no column '{ROW_COLUMN}', only: {found}. Create it from `dataset()`.")
         episode, self._episode = self._episode, None
         if episode is not None:
             episode.close()
@@ -103,7 +101,7 @@ def _reward(completion: Any, environment: Any) -> float | None:
 
 
 def output_items(completion: str | list[JsonObject]) -> list[JsonObject]:
-    """A completion of TRL, which is a text or a list of chat messages, as items of a response."""
+    """Convert a completion of TRL, a text or a list of chat messages, to items of a response."""
     if isinstance(completion, str):
         completion = [{"role": "assistant", "content": completion}]
     items: list[JsonObject] = []
@@ -136,21 +134,23 @@ def _prompt(row: JsonObject) -> list[JsonObject]:
     given = row["responses_create_params"]["input"]
     messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not messages or messages[-1].get("role") != "user" or any("role" not in message for message in messages):
-        raise ConfigError("TRL needs rows that are messages and end with one of the user: it has no turn 0.")
+        raise ConfigError("TRL needs rows that are messages and end with a user message.")
     return [{"role": message["role"], "content": content_text(message["content"])} for message in messages]
 
 
 def _method(tool: JsonObject) -> Callable[..., str]:
-    """A method that calls the tool, with the signature and docstring from which TRL makes the tool's schema."""
+    """Create a method that calls the tool, with the signature and docstring that TRL builds the tool's schema from."""
     name = str(tool["name"])
     if name in NOT_TOOLS or name.startswith("_") or not name.isidentifier():
-        raise ConfigError(f"TRL cannot have a tool {name!r}: tools are public methods, and {NOT_TOOLS} are its own.")
+        raise ConfigError(
+            f"TRL cannot use a tool named {name!r}: tools are public methods, and {NOT_TOOLS} are reserved."
+        )
     schema = tool.get("parameters") or {}
     described, required = schema.get("properties") or {}, schema.get("required") or []
 
     def call(self: Any, **arguments: Any) -> str:
         if self._episode is None:
-            raise RolloutError("environment", f"There is no rollout in which to call {name}.")
+            raise RolloutError("environment", f"{name} was called, but no rollout is running.")
         given = {key: value for key, value in arguments.items() if value is not None or key in required}
         return str(self._episode.call_tool(name, given).text)
 

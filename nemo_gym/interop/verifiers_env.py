@@ -1,5 +1,5 @@
-"""One of our environments as an environment of verifiers: its rows are the taskset, its tools and its verifier stay
-where they are, and verifiers brings harness and model."""
+"""A NeMo Gym environment for the package verifiers: its rows are the taskset, tools and verifier run here, and
+verifiers runs harness and model."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from nemo_gym.server.tools import with_tools
 def verifiers_environment(
     *config_paths: str | Path, rows_path: str | Path | None = None, **settings: Any
 ) -> tuple[type, type]:
-    """A `Taskset` and an `Env` for a module of your own, which names them in `__all__`; the module's name is then the
-    id of the taskset. The environment is started with the first of its tasks, in this process."""
+    """Return a `Taskset` and an `Env`. Export them in `__all__` of your own module, whose name is then the id of the
+    taskset. The environment starts in this process with its first task."""
     vf = import_extra("verifiers.v1", extra="verifiers")
     theirs = import_extra("verifiers.v1.tasksets.nemo_gym", extra="verifiers")
     dialect = import_extra("verifiers.v1.dialects.responses", extra="verifiers").ResponsesDialect()

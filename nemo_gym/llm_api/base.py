@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticUseDefault, SchemaSerializer, core_schema
 
-from nemo_gym.llm_api.json_codec import TrackedDict, TrackedModel, changed
+from nemo_gym.llm_api.json_codec import changed
 from nemo_gym.llm_api.tokens import TokenArray
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -30,14 +30,46 @@ def without_nulls(fields: Mapping[str, Any] | None) -> JsonObject:
     return {name: value for name, value in (fields or {}).items() if value is not None}
 
 
-class WireModel(BaseModel):
-    """What comes from or goes to another program."""
+_LIST_SCHEMAS = frozenset(("frozenset", "list", "set", "tuple"))
+
+
+def _set_fail_fast(schema: Any, kind: type, resolve: Callable[[CoreSchema], CoreSchema], seen: set[int]) -> None:
+    """Set `fail_fast` in all lists of a schema, except those of other models in it."""
+    if id(schema) in seen:
+        return
+    seen.add(id(schema))
+    if isinstance(schema, list | tuple):
+        for each in schema:
+            _set_fail_fast(each, kind, resolve, seen)
+    elif isinstance(schema, dict) and not (schema.get("type") == "model" and schema["cls"] is not kind):
+        if isinstance(name := schema.get("type"), str) and name in _LIST_SCHEMAS:
+            schema["fail_fast"] = True
+        elif name == "definition-ref":
+            _set_fail_fast(resolve(schema), kind, resolve, seen)
+        for name, each in schema.items():
+            if name != "metadata":
+                _set_fail_fast(each, kind, resolve, seen)
+
+
+class FailFastModel(BaseModel):
+    """A model whose lists are invalid at their first invalid item: what is wrong with a million items of a small body
+    would take hundreds of times its memory."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _set_fail_fast(schema, cls, handler.resolve_ref_schema, set())
+        return schema
+
+
+class WireModel(FailFastModel):
+    """Data that comes from or goes to another program."""
 
     # Built at first use: most commands read only a few of these types, and building all of them is a slow import.
     model_config = ConfigDict(extra="allow", defer_build=True)
 
 
-class TypedWireModel(WireModel, TrackedModel):
+class TypedWireModel(WireModel):
     """Known by its `type`, which is therefore in every dump, also in one of only what was set."""
 
     always_set: ClassVar[tuple[str, ...]] = ("type",)
@@ -59,7 +91,7 @@ class ContentPart(TypedWireModel):
         return getattr(self, name, default)
 
 
-class JsonRecord(TrackedDict):
+class JsonRecord(dict[str, Any]):
     """A JSON object that is also read by attribute: a plain dict to code written for dicts, an object to code written
     for the classes of the `openai` package, whose instances it can be made of."""
 
@@ -150,14 +182,6 @@ OpenJsonObject = Annotated[JsonObject, _AlsoObjects]
 """A JSON object, or an instance of the class that the `openai` package has for it."""
 
 
-class _FirstErrorOnly:
-    """Stop at the first invalid element of a list: a body may have a million of them."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return {**handler(source), "fail_fast": True}
-
-
 class _AlsoArrays:
     """Lets the value be a `TokenArray`, which is checked already."""
 
@@ -183,13 +207,28 @@ class TokenIDLogProbMixin(WireModel):
     generation_log_probs: Annotated[list[float], _AlsoArrays]
     routed_experts: str | list[list[list[int]]] | None = None
     """Which experts of a mixture were used, as the engine encodes it."""
+    generation_top_log_probs: Any = None
+    """For each sampled token the likeliest ones, as pairs of an id and a log-prob."""
+    prompt_log_probs: Any = None
+    """Of the last tokens of the prompt; null where the engine gives none."""
+    log_prob_mode: str | None = None
+    """`raw`: of the model. `processed`: after temperature, top-p and the like."""
+    image_token_id: int | None = None
+    """The token that stands for an image."""
 
 
 TOKEN_METADATA_FIELDS = tuple(TokenIDLogProbMixin.model_fields)
 TOKEN_FIELDS = REQUIRED_TOKEN_METADATA_FIELDS = TOKEN_METADATA_FIELDS[:3]
 POLICY_VERSION_FIELD = "policy_version"
 """On an item or message with tokens: which weights sampled it, a number or a name, if the endpoint says."""
-_TOKEN_NAMES = frozenset((*TOKEN_METADATA_FIELDS, POLICY_VERSION_FIELD))
+VERSION_RUNS_FIELD = "policy_version_runs"
+"""Beside it if the weights changed during the generation: versions, each with the number of tokens that it sampled."""
+TOKEN_NAMES = frozenset((*TOKEN_METADATA_FIELDS, POLICY_VERSION_FIELD, VERSION_RUNS_FIELD))
+
+
+def is_policy_version(value: Any) -> bool:
+    """True for a number, a name, or None if the version is unknown."""
+    return value is None or type(value) in (int, str)
 
 
 def tokens_of(item: TokenIDLogProbMixin) -> JsonObject:
@@ -198,14 +237,16 @@ def tokens_of(item: TokenIDLogProbMixin) -> JsonObject:
 
 
 def drop_token_fields(items: Any) -> None:
-    """Remove token ids, log-probs and policy versions from decoded JSON, at every depth."""
+    """Remove token ids, log-probs and policy versions from decoded JSON, at every depth but in the arguments of tools
+    and their schemas, where such names are the author's own."""
     remaining = [items]
     while remaining:
         value = remaining.pop()
         if isinstance(value, dict):
-            for name in _TOKEN_NAMES.intersection(value):
+            for name in TOKEN_NAMES.intersection(value):
                 del value[name]
-            remaining += value.values()
+            own = ("tools", "arguments", "input" if value.get("type") == "tool_use" else "")
+            remaining += [field for name, field in value.items() if name not in own]
         elif isinstance(value, list):
             remaining += value
 
@@ -268,7 +309,7 @@ def _sums_of_fields(records: list[JsonObject]) -> JsonObject:
 
 
 def type_of(value: Any) -> Any:
-    """What an item, part or tool gives as its `type`, be it an object or a dict."""
+    """Return the `type` of an item, part or tool, be it an object or a dict."""
     return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
 
 
@@ -297,7 +338,7 @@ def _text_or_list(value: Any) -> str | None:
 
 
 TextOrList = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[T], _FirstErrorOnly, Tag("list")],
+    Annotated[str, Tag("text")] | Annotated[list[T], Tag("list")],
     Discriminator(
         _text_or_list, custom_error_type="text_or_list", custom_error_message="Input should be a text or a list"
     ),

@@ -1,4 +1,4 @@
-"""What an error of an endpoint means: the end of the rollout (no room left, or content it will not touch), a wrong
+"""Interpret errors of an endpoint: the end of the rollout (context full, or content refused), a wrong
 configuration, or just an error.
 
 Only what is certainly an end counts. A request that merely asks for more tokens than the model could ever
@@ -20,7 +20,7 @@ CUT_OFF: dict[str, CutOff] = {
     "content_filter": "content_filter",
     "safety": "content_filter",
 }
-"""What a finish reason says about an incomplete answer. The second of each is how some gateways put it."""
+"""Reasons of an incomplete answer by finish reason. The second name of each comes from some gateways."""
 
 _STATUSES = frozenset((400, 413, 422))
 _OVERFLOW_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error"))
@@ -54,7 +54,7 @@ _UNKNOWN_MODEL = re.compile(r"\bmodel\b.{0,200}(does not exist|not found|not exi
 
 
 def ending_of(error: UpstreamError) -> CutOff | None:
-    """How the endpoint's refusal ends the rollout; None if it is just an error."""
+    """Return how the endpoint's refusal ends the rollout; None if it is just an error."""
     if error.status not in _STATUSES:
         return None
     codes, message = _codes_and_message(error.body)
@@ -66,7 +66,7 @@ def ending_of(error: UpstreamError) -> CutOff | None:
 
 
 def setup_code(error: UpstreamError) -> str | None:
-    """What is wrong with how the endpoint is configured, as one of `SETUP_CODES`; None if another request may pass."""
+    """Return the mistake in the endpoint's configuration, one of `SETUP_CODES`; None if another request may pass."""
     if isinstance(error, UnreachableError):
         return UNREACHABLE_CODE
     if error.status in (401, 403):
@@ -99,6 +99,6 @@ def _codes_and_message(body: str) -> tuple[set[str], str]:
 
 
 def _asks_for_the_impossible(message: str) -> bool:
-    """Whether the reply alone was to be as long as the whole context."""
+    """True if the reply alone was allowed the whole context."""
     limit, asked = _LIMIT.search(message), _ASKED_FOR.search(message)
     return limit is not None and asked is not None and int(next(filter(None, asked.groups()))) >= int(limit.group(1))

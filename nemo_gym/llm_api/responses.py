@@ -4,11 +4,22 @@ Which class an item becomes is looked up from its fields, never tried out, and a
 Fields we do not know are kept and sent on.
 """
 
-from collections.abc import Callable, Iterable
+import base64
+from collections.abc import Callable, Hashable, Iterable
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Self, TypeAlias, TypeVar
 
-from pydantic import ConfigDict, Discriminator, Field, SerializeAsAny, Tag, WrapValidator, with_config
-from pydantic_core import PydanticCustomError
+import orjson
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    SerializeAsAny,
+    Tag,
+    WrapValidator,
+    with_config,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from typing_extensions import TypedDict
 
 from nemo_gym.errors import RolloutError
@@ -18,6 +29,7 @@ from nemo_gym.llm_api.base import (
     POLICY_VERSION_FIELD,
     REQUIRED_TOKEN_METADATA_FIELDS,
     TOKEN_METADATA_FIELDS,
+    VERSION_RUNS_FIELD,
     JsonObject,
     JsonRecord,
     OpenJsonObject,
@@ -38,13 +50,12 @@ from nemo_gym.llm_api.base import NeMoGymResponseOutputContent as NeMoGymRespons
 from nemo_gym.llm_api.base import NeMoGymResponseOutputRefusal as NeMoGymResponseOutputRefusal
 from nemo_gym.llm_api.base import NeMoGymResponseOutputText as NeMoGymResponseOutputText
 from nemo_gym.llm_api.endpoint_errors import CUT_OFF
-from nemo_gym.llm_api.json_codec import TrackedModel, encode
+from nemo_gym.llm_api.json_codec import EncodeItem, FrozenBody, GrowingList, changed, encode, encode_set_fields, joined
 
 
 class NeMoGymResponseInputTokensDetails(WireModel):
     model_config = ConfigDict(from_attributes=True)
 
-    cache_write_tokens: int | None = 0
     cached_tokens: int | None = 0
     """Null if the endpoint does not know, here and in other details."""
 
@@ -69,14 +80,15 @@ class NeMoGymResponseUsage(Usage):
     total_tokens: int
 
     @classmethod
-    def sum_from_list(cls, usages: Iterable[Self]) -> Self | None:
-        """The usage of several calls; None if there are none."""
+    def sum_from_list(cls, usages: Iterable[Self]) -> Self:
+        """The usage of several calls; zero if there are none."""
         total: Self | None = None
         for usage in usages:
             total = accumulate_response_usage(total, usage)
-        return total
+        return cls(input_tokens=0, output_tokens=0, total_tokens=0) if total is None else total
 
 
+_T = TypeVar("_T")
 UsageT = TypeVar("UsageT", bound=Usage)
 
 
@@ -212,7 +224,7 @@ class NeMoGymResponseFunctionToolCall(ResponseItem):
 
 
 class NeMoGymFunctionCallOutput(ResponseItem):
-    """What a tool answered."""
+    """The output of a tool."""
 
     call_id: str
     output: TextOrList[NeMoGymResponseContent]
@@ -222,7 +234,7 @@ class NeMoGymFunctionCallOutput(ResponseItem):
 
 
 class NeMoGymResponseReasoningItem(ResponseItem):
-    """What the model thought. See `for_resubmission` for why `status` and `content` are not declared."""
+    """Reasoning of the model. See `for_resubmission` for why `status` and `content` are not declared."""
 
     id: str
     summary: list[NeMoGymSummary]
@@ -340,6 +352,39 @@ NeMoGymResponseOutputItem: TypeAlias = NeMoGymResponseInputItem
 NeMoGymResponseInput: TypeAlias = list[NeMoGymResponseInputItem]
 
 
+def image_part(data: bytes, media_type: str = "image/png") -> NeMoGymResponseInputImage:
+    """An image for the model. Return it from a tool, alone or in a list with `NeMoGymResponseInputText`."""
+    encoded = base64.b64encode(data).decode()
+    return NeMoGymResponseInputImage(image_url=f"data:{media_type};base64,{encoded}", detail="auto")
+
+
+def tool_content(text: str) -> str | list[NeMoGymResponseContent]:
+    """The output of a tool as the model reads it: parts if it is the JSON of one or more images, perhaps among texts.
+
+    Only images in `data:` URLs count. A tool may repeat what the model has written, and no endpoint is to fetch an
+    address of the model's choice."""
+    if '"input_image"' not in text or text[:1] not in ("[", "{"):
+        return text
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    parts = value if isinstance(value, list) else [value]
+    kinds = [*map(_tool_part, parts)]
+    if None in kinds or NeMoGymResponseInputImage not in kinds:
+        return text
+    return [kind(part) for kind, part in zip(kinds, parts, strict=True) if kind]
+
+
+def _tool_part(part: Any) -> type[NeMoGymResponseContent] | None:
+    if not isinstance(part, dict):
+        return None
+    if part.get("type") == "input_text" and isinstance(part.get("text"), str):
+        return NeMoGymResponseInputText
+    is_image = part.get("type") == "input_image" and str(part.get("image_url")).startswith("data:image/")
+    return NeMoGymResponseInputImage if is_image else None
+
+
 def training_variant_of(kind: type[ResponseItem]) -> type[ResponseItem]:
     """The class that also carries the tokens of an item."""
     if kind not in RESPONSES_TO_TRAIN:
@@ -351,7 +396,7 @@ _NOT_RESUBMITTABLE = (NeMoGymResponseReasoningItem, TokenIDLogProbMixin)
 
 
 def is_resubmittable(item: ResponseItem) -> bool:
-    """Whether an endpoint takes the item back as it is."""
+    """True if an endpoint takes the item back as it is."""
     return not isinstance(item, _NOT_RESUBMITTABLE)
 
 
@@ -360,6 +405,7 @@ def for_resubmission(item: ResponseItem) -> JsonObject:
     refused = {
         *TOKEN_METADATA_FIELDS,
         POLICY_VERSION_FIELD,
+        VERSION_RUNS_FIELD,
         *(("status", "content") if isinstance(item, NeMoGymResponseReasoningItem) else ()),
     }
     return item.model_dump(mode="json", exclude=refused, exclude_unset=True, exclude_none=True)
@@ -403,7 +449,7 @@ class NeMoGymResponseTool(JsonRecord):
     """A tool as a response repeats it: a dict, with its keys as attributes."""
 
 
-class NeMoGymResponseCreateParamsNonStreaming(WireModel, TrackedModel):
+class NeMoGymResponseCreateParamsNonStreaming(WireModel):
     """A request to a model. A name the API does not know is refused, since it is most likely misspelt."""
 
     model_config = ConfigDict(extra="forbid")
@@ -441,6 +487,81 @@ class NeMoGymResponseCreateParamsNonStreaming(WireModel, TrackedModel):
     top_p: float | None = None
     truncation: Literal["auto", "disabled"] | None = None
     user: str | None = None
+
+
+class FrozenRequest(FrozenBody):
+    """A request to a model, with a conversation that grows. Nobody changes it: `extended` and `changed` make another
+    one. What is computed from its parameters and items, such as their JSON, is computed once for all later ones."""
+
+    __slots__ = ("_computed", "items", "params")
+
+    def __init__(
+        self,
+        params: NeMoGymResponseCreateParamsNonStreaming,
+        items: GrowingList[NeMoGymResponseInputItem],
+        computed: dict[Any, Any],
+    ) -> None:
+        self.params = params
+        """All but the items: its `input` is empty, or the text that the request was given instead of items."""
+        self.items = items
+        self._computed = computed
+
+    @classmethod
+    def of(cls, params: "NeMoGymResponseCreateParamsNonStreaming | FrozenRequest") -> "FrozenRequest":
+        """The frozen form of a request, which shares its items. The item of a text is a message of the user."""
+        if isinstance(params, FrozenRequest):
+            return params
+        given = params.input
+        if isinstance(given, str):
+            return cls(changed(params), GrowingList([NeMoGymEasyInputMessage(role="user", content=given)]), {})
+        return cls(changed(params, input=[]), given if isinstance(given, GrowingList) else GrowingList(given), {})
+
+    @classmethod
+    def take(cls, value: Any) -> "FrozenRequest | None":
+        return cls.of(value) if isinstance(value, (cls, NeMoGymResponseCreateParamsNonStreaming)) else None
+
+    def extended(self, items: Iterable[NeMoGymResponseInputItem]) -> "FrozenRequest":
+        """The request with more items."""
+        params = changed(self.params, input=[]) if isinstance(self.params.input, str) else self.params
+        return FrozenRequest(params, self.items.extended(items), self._computed)
+
+    def changed(self, **fields: Any) -> "FrozenRequest":
+        """The request with other parameters or, as `input`, other items."""
+        return FrozenRequest.of(changed(self.params, **{"input": self.items, **fields}))
+
+    def thawed(self) -> NeMoGymResponseCreateParamsNonStreaming:
+        """The request as a model with a list of items."""
+        return changed(self.params, input=list(self.items))
+
+    def from_params(self, compute: Callable[..., _T], *options: Hashable) -> _T:
+        """Return `compute(params, *options)`. Longer requests do not compute it again."""
+        found: _T | None = self._computed.get((compute, options))
+        if found is None:
+            found = self._computed[compute, options] = compute(self.params, *options)
+        return found
+
+    def pieces(self, encode_item: EncodeItem = encode_set_fields, *, model: str | None = None) -> tuple[bytes, ...]:
+        """JSON of what the request was given, in pieces of which longer requests share all but the last few. `model`
+        replaces its own."""
+        rest = self.from_params(_other_fields, model is None)
+        start = b"{" if model is None else b'{"model":%b,' % encode(model)
+        end = b"," + rest[1:] if len(rest) > 2 else b"}"
+        if isinstance(self.params.input, str):
+            return start + b'"input":' + encode(self.params.input), end
+        return start + b'"input":[', *self.items.fold(joined, encode_item), b"]" + end
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(cls.of, handler(NeMoGymResponseCreateParamsNonStreaming))
+
+
+def _other_fields(params: NeMoGymResponseCreateParamsNonStreaming, with_model: bool) -> bytes:
+    """JSON of what a request was given, without its items."""
+    excluded = {"input"} if with_model else {"input", "model"}
+    if params.model_fields_set <= excluded:
+        return b"{}"
+    given: bytes = params.__pydantic_serializer__.to_json(params, exclude=excluded, exclude_unset=True, warnings=False)
+    return given
 
 
 class NeMoGymResponseError(WireModel):

@@ -294,7 +294,7 @@ def _usage(usage: NeMoGymResponseUsage | None) -> JsonObject:
     return {
         "input_tokens": usage.input_tokens - cached,
         "cache_read_input_tokens": cached,
-        "cache_creation_input_tokens": usage.input_tokens_details.cache_write_tokens or 0,
+        "cache_creation_input_tokens": (usage.input_tokens_details.model_extra or {}).get("cache_write_tokens") or 0,
         "output_tokens": usage.output_tokens,
     }
 
@@ -329,7 +329,7 @@ def _input(arguments: str) -> JsonObject:
 
 
 def _mark(item: NeMoGymResponseReasoningItem) -> str:
-    """What a reasoning item is beyond its text. The client sends it back unread."""
+    """Return the fields of a reasoning item beside its text. The client sends them back unread."""
     return orjson.dumps([item.id, item.encrypted_content]).decode()
 
 

@@ -6,7 +6,7 @@ refused by its name, never dropped, unless the answer would be the same without 
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.llm_api.base import (
     POLICY_VERSION_FIELD,
+    VERSION_RUNS_FIELD,
     ContentPart,
     JsonObject,
     TokenIDLogProbMixin,
@@ -30,9 +31,10 @@ from nemo_gym.llm_api.chat import (
     NeMoGymCompletionUsage,
 )
 from nemo_gym.llm_api.endpoint_errors import CUT_OFF, ending_of
-from nemo_gym.llm_api.json_codec import EncodedItems, changed, encode, set_fields
+from nemo_gym.llm_api.json_codec import GrowingList, changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
+    FrozenRequest,
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
     NeMoGymIncompleteDetails,
@@ -98,7 +100,7 @@ def think_tags(thoughts: Iterable[str]) -> str:
 
 
 def chat_params(
-    params: NeMoGymResponseCreateParamsNonStreaming,
+    params: NeMoGymResponseCreateParamsNonStreaming | FrozenRequest,
     *,
     reasoning_field: bool = False,
     with_tokens: bool = False,
@@ -111,20 +113,45 @@ def chat_params(
     endpoints that can take them in place of its text.
     """
 
-    def start() -> ChatMessages:
-        given = [{"role": "system", "content": params.instructions}] if params.instructions else []
-        return ChatMessages(with_tokens, reasoning_field, EncodedItems(given))
+    request = FrozenRequest.of(params)
+    if isinstance(text := request.params.input, str):
+        part = NeMoGymResponseInputText(text=text)
+        request = request.changed(input=[NeMoGymEasyInputMessage(role="user", content=[part])])
+    converted: _Converted = request.items.fold(_converted, with_tokens, reasoning_field, request.params.instructions)
+    messages: Sequence[JsonObject] = converted.messages
+    if converted.open_items:
+        last = ChatMessages(with_tokens, reasoning_field)
+        last.extend(converted.open_items)
+        last.flush_assistant()
+        messages = [*messages, *last.messages]
+    others = request.from_params(_other_params, max_tokens_key)
+    return changed(others, messages=messages if request is params else list(messages))
 
-    items = params.input
-    if isinstance(items, EncodedItems):  # of a conversation that grows, only the items that are new are converted
-        messages = items.derived((ChatMessages, with_tokens, reasoning_field, params.instructions), start)
-        others = items.made_of(params, (chat_params, max_tokens_key), lambda: _other_params(params, max_tokens_key))
-    else:
-        if isinstance(items, str):
-            items = [NeMoGymEasyInputMessage(role="user", content=[NeMoGymResponseInputText(text=items)])]
-        messages, others = start(), _other_params(params, max_tokens_key)
-    messages.extend(items[messages.num_items :])
-    return changed(others, messages=messages.finished())
+
+class _Converted(NamedTuple):
+    """Messages made of items, and the items at the end that are of a message of the model which may go on."""
+
+    messages: GrowingList[JsonObject]
+    open_items: tuple[NeMoGymResponseInputItem, ...]
+
+
+def _converted(
+    before: _Converted | None,
+    items: Iterable[NeMoGymResponseInputItem],
+    with_tokens: bool,
+    reasoning_field: bool,
+    instructions: str | None,
+) -> _Converted:
+    """A step of `GrowingList.fold`."""
+    if before is None:
+        given: list[JsonObject] = [{"role": "system", "content": instructions}] if instructions else []
+        before = _Converted(GrowingList(given), ())
+    new = ChatMessages(with_tokens, reasoning_field)
+    open_items: list[NeMoGymResponseInputItem] = []
+    for item in (*before.open_items, *items):
+        new.extend((item,))
+        open_items = [*open_items, item] if new.is_open else []
+    return _Converted(before.messages.extended(new.messages), tuple(open_items))
 
 
 def _other_params(
@@ -190,25 +217,20 @@ class ChatMessages:
 
     return_token_id_information: bool = False
     reasoning_field: bool = False
-    messages: list[JsonObject] = field(default_factory=EncodedItems)
-    num_items: int = 0
+    messages: list[JsonObject] = field(default_factory=list)
     _thoughts: list[str] = field(default_factory=list)
     _texts: list[str] = field(default_factory=list)
     _refusals: list[str] = field(default_factory=list)
     _calls: list[JsonObject] = field(default_factory=list)
 
+    @property
+    def is_open(self) -> bool:
+        """True if the last item was of a message of the model, which may go on."""
+        return bool(self._thoughts or self._texts or self._refusals or self._calls)
+
     def extend(self, items: Iterable[NeMoGymResponseInputItem]) -> None:
         for item in items:
             self._add(item)
-            self.num_items += 1
-
-    def finished(self) -> list[JsonObject]:
-        """All messages. One of the model at the end is not ended by this: more of it may follow."""
-        if not (self._thoughts or self._texts or self._refusals or self._calls):
-            return self.messages
-        ended = replace(self, messages=EncodedItems())
-        ended.flush_assistant()
-        return [*self.messages, *ended.messages]
 
     def _add(self, item: ResponseItem) -> None:
         if isinstance(item, NeMoGymFunctionCallOutput):
@@ -239,7 +261,7 @@ class ChatMessages:
 
     def flush_assistant(self, tokens: JsonObject | None = None) -> None:
         """End the model's message, if it has said anything."""
-        if not (self._thoughts or self._texts or self._refusals or self._calls or tokens):
+        if not (self.is_open or tokens):
             return
         text = "".join(self._texts)
         message: JsonObject = {"role": "assistant", "content": text or None}
@@ -316,7 +338,7 @@ def _split_content(content: str | Sequence[JsonObject]) -> tuple[list[str], str 
 def output_items(
     choice: NeMoGymChoice, *, new_id: Callable[[], str] = lambda: uuid4().hex
 ) -> list[NeMoGymResponseInputItem]:
-    """What a completion says, as items: thoughts, then the message, then calls. Its tokens are on the last one."""
+    """Convert a completion to items: thoughts, then the message, then calls. Its tokens are on the last one."""
     message = choice.message
     reasoning: str | None = (message.model_extra or {}).get("reasoning_content")
     found, text = split_think_tags(message.content or "")
@@ -336,8 +358,10 @@ def output_items(
     if tokens is not None:
         # The lists are long and already checked, so they are handed on as they are.
         kind = RESPONSES_TO_TRAIN[type(items[-1])]
-        version = (message.model_extra or {}).get(POLICY_VERSION_FIELD)
-        named = {} if version is None else {POLICY_VERSION_FIELD: version}
+        extra = message.model_extra or {}
+        named = {
+            name: extra[name] for name in (POLICY_VERSION_FIELD, VERSION_RUNS_FIELD) if extra.get(name) is not None
+        }
         items[-1] = kind.model_construct(**set_fields(items[-1]), **tokens_of(tokens), **named)
     return items
 
@@ -355,7 +379,7 @@ def _output_message(choice: NeMoGymChoice, text: str, message_id: str) -> NeMoGy
 
 
 def _usage(usage: NeMoGymCompletionUsage) -> NeMoGymResponseUsage:
-    """What was used, by the names of the Responses API."""
+    """Return the usage by the names of the Responses API."""
     return NeMoGymResponseUsage.model_validate(
         {
             "input_tokens": usage.prompt_tokens,
@@ -368,7 +392,7 @@ def _usage(usage: NeMoGymCompletionUsage) -> NeMoGymResponseUsage:
 
 
 def response_from_completion(
-    params: NeMoGymResponseCreateParamsNonStreaming,
+    params: NeMoGymResponseCreateParamsNonStreaming | FrozenRequest,
     completion: NeMoGymChatCompletion,
     *,
     model: str,
@@ -380,6 +404,7 @@ def response_from_completion(
 
     It is made now and with an id of its own; `output` is for callers that have made the items already.
     """
+    asked = params.params if isinstance(params, FrozenRequest) else params
     choice = completion.choices[0]
     cut_off = CUT_OFF.get(choice.finish_reason)
     return NeMoGymResponse(
@@ -390,7 +415,7 @@ def response_from_completion(
         usage=None if completion.usage is None else _usage(completion.usage),
         status="incomplete" if cut_off else "completed",
         incomplete_details=NeMoGymIncompleteDetails(reason=cut_off) if cut_off else None,
-        **without_nulls({name: getattr(params, name) for name in _ECHOED}),
+        **without_nulls({name: getattr(asked, name) for name in _ECHOED}),
     )
 
 
@@ -509,7 +534,7 @@ def completion_refusal(error: UpstreamError, *, model: str) -> NeMoGymChatComple
 
 
 def response_refusal(
-    error: UpstreamError, params: NeMoGymResponseCreateParamsNonStreaming, *, model: str
+    error: UpstreamError, params: NeMoGymResponseCreateParamsNonStreaming | FrozenRequest, *, model: str
 ) -> NeMoGymResponse:
     """As `completion_refusal`, in the Responses dialect."""
     return response_from_completion(params, completion_refusal(error, model=model), model=model)

@@ -11,7 +11,7 @@ Events = AsyncGenerator[bytes, None]
 
 
 class EventStream:
-    """What a handler returns instead of a value: encoded events, made while they are sent.
+    """A handler's return value that is streamed: encoded events, made while they are sent.
 
     The generator is closed when the last event is sent and when the client goes away. Its session, if it has one, is
     no longer held by then.
@@ -110,10 +110,10 @@ def chat_events(completion: JsonObject, request: JsonObject) -> Iterator[bytes]:
     """The chunks of `/v1/chat/completions`. Usage is included only on request."""
     base = {**completion, "object": "chat.completion.chunk", "usage": None}
     for choice in completion["choices"]:
-        message, around = choice["message"], {key: value for key, value in choice.items() if key != "message"}
+        message, others = choice["message"], {key: value for key, value in choice.items() if key != "message"}
         calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls") or ())]
         delta = {**message, **({"tool_calls": calls} if calls else {})}
-        yield event({**base, "choices": [{**around, "delta": delta, "finish_reason": None}]})
+        yield event({**base, "choices": [{**others, "delta": delta, "finish_reason": None}]})
         last = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
         yield event({**base, "choices": [last]})
     if (request.get("stream_options") or {}).get("include_usage") is True:

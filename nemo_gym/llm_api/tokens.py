@@ -4,6 +4,7 @@ The calls of a conversation share one array of ids: the prompt of a call is a vi
 the call before. So a rollout takes memory for each of its tokens once.
 """
 
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, overload
@@ -16,6 +17,10 @@ Number = TypeVar("Number", int, float)
 JsonObject = dict[str, Any]
 
 PROMPT, SAMPLED, LOG_PROBS = "prompt_token_ids", "generation_token_ids", "generation_log_probs"
+MAX_LOG_PROB = 1e-3
+"""A probability of 1, and what rounding in 16 bits may add to it."""
+MIN_LOG_PROB = -1000.0
+"""Nothing that is sampled is less likely. Engines write -9999 for a log-prob that they do not have."""
 
 
 class TokenTraceError(GymError, ValueError):
@@ -84,6 +89,9 @@ class TokenArray(Sequence[Number], Generic[Number]):
 
         return np.array(self._own(), dtype)
 
+    def __bytes__(self) -> bytes:
+        return self._own().tobytes()
+
     def _own(self) -> "array[Number]":
         return self._array[self._start : self._stop]
 
@@ -107,20 +115,47 @@ def token_ids(ids: Iterable[int]) -> TokenArray[int]:
     if isinstance(ids, TokenArray):
         return ids
     try:
-        return TokenArray(array("i", ids))
+        listed = [*ids]
+        if bool in set(map(type, listed)):
+            raise TokenTraceError("a token id is true or false; expected a whole number from 0 to 2**31 - 1")
+        return TokenArray(array("i", listed))
     except (TypeError, OverflowError) as error:
         raise TokenTraceError(f"a token id is not a whole number from 0 to 2**31 - 1 ({error})") from error
 
 
+def new_token_ids(ids: Iterable[int]) -> TokenArray[int]:
+    """As `token_ids`, and none of them negative. Only ids that no call before has need this check."""
+    found = token_ids(ids)
+    if len(found) and min(found) < 0:
+        raise TokenTraceError(f"a token id is {min(found)}; expected a whole number from 0 to 2**31 - 1")
+    return found
+
+
 def log_probs(values: Sequence[float]) -> TokenArray[float]:
-    """Log-probs as float32, which is what engines compute; as float64 if that would change a value."""
+    """Log-probs as float32, which is what engines compute; as float64 if that would change a value. Raises
+    TokenTraceError for what is no log-prob of a sampled token."""
     if isinstance(values, TokenArray):
         return values
     try:
         short = array("f", values)
-        return TokenArray(short if short.tolist() == values else array("d", values))
+        found: array[float] = short if short.tolist() == values else array("d", values)
+        wrong = "true or false" if bool in set(map(type, values)) else log_prob_fault(found)
     except (TypeError, OverflowError) as error:
         raise TokenTraceError(f"a log-prob is not a number ({error})") from error
+    if wrong:
+        raise TokenTraceError(f"a log-prob is {wrong}")
+    return TokenArray(found)
+
+
+def log_prob_fault(values: Sequence[float]) -> str | None:
+    """What one of these log-probs is, if it is wrong."""
+    if not values:
+        return None
+    if not math.isfinite(sum(values)):
+        return "not a finite number"
+    if max(values) > MAX_LOG_PROB:
+        return f"{max(values)}, expected at most 0"
+    return f"{min(values)}, which is no log-prob of a sampled token" if min(values) < MIN_LOG_PROB else None
 
 
 def call_tokens(
@@ -128,15 +163,16 @@ def call_tokens(
 ) -> JsonObject:
     """The token fields of a call. It shares the array of the call `before` if its prompt begins with that one's."""
     prompt_ids, sampled_ids = token_ids(prompt), token_ids(sampled)
-    if before is not None:
-        known = _whole(token_ids(before[PROMPT]), token_ids(before[SAMPLED]))
-        if known.is_prefix_of(prompt_ids):
-            prompt_ids = known.continued(prompt_ids[len(known) :])
-    whole, start = prompt_ids.continued(sampled_ids), len(prompt_ids)
+    known = TokenArray(array("i")) if before is None else joined(token_ids(before[PROMPT]), token_ids(before[SAMPLED]))
+    if known and known.is_prefix_of(prompt_ids):
+        prompt_ids = known.continued(new_token_ids(prompt_ids[len(known) :]))
+    else:
+        prompt_ids = new_token_ids(prompt_ids)
+    whole, start = prompt_ids.continued(new_token_ids(sampled_ids)), len(prompt_ids)
     return {PROMPT: whole[:start], SAMPLED: whole[start:], LOG_PROBS: log_probs(values)}
 
 
-def _whole(prompt: TokenArray[int], sampled: TokenArray[int]) -> TokenArray[int]:
+def joined(prompt: TokenArray[int], sampled: TokenArray[int]) -> TokenArray[int]:
     """Both as one. Nothing is copied if one follows the other in their array."""
     if prompt._array is sampled._array and prompt._stop == sampled._start:
         return TokenArray(prompt._array, prompt._start, sampled._stop)

@@ -17,33 +17,46 @@ import hashlib
 import logging
 import secrets
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from nemo_gym.client.call_log import END_OF_ATTEMPT, Call, CallKind, Send, call_name, parse_call, rollout_context
 from nemo_gym.client.reply import ServerReply
-from nemo_gym.config.keys import blocks_in
-from nemo_gym.errors import Cause, ConfigError, RolloutError
+from nemo_gym.client.server_client import ServerClient
+from nemo_gym.config.keys import blocks_in, changes, dotted
+from nemo_gym.errors import GROUP_VERIFICATION, NOT_RESTORED, Cause, ConfigError, RolloutError
+from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.stored_tokens import (
+    PROMPT_NAME,
+    PromptIndex,
+    encode_without_tokens,
+    read_reply,
+    shorten_prompts,
+)
+from nemo_gym.rollouts.attempts import MakeAttempt
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.process_losses import LOST_CODES
 from nemo_gym.rollouts.store import FileRole, JsonlFile, StorageError, journal_path, manifest_path
-from nemo_gym.rollouts.types import Outcome, Row, RowId, Scored
-from nemo_gym.server.tools import NOT_TOOLS
+from nemo_gym.rollouts.types import Outcome, Row, RowKey
+from nemo_gym.server.tools import NOT_TOOLS, RESTORE_PATH, SESSION_COPY_PATH
 
 logger = logging.getLogger(__name__)
 
-LogMode = Literal["journal", "record", "replay"]
-"""The option that asks for the log."""
+LogMode = Literal["journal", "record", "replay", "gate", "keep", "continue"]
+"""The option that asks for the log. `gate`: nothing is logged, but calls of models wait for the gate. `keep`: as
+`journal`, for a rollout that may be forked: environments that restore by copy save the state of their sessions.
+`continue`: for a rollout that goes on from a prefix of another one. It must get there, or has no result."""
 RECORDING_FILE = "traffic.jsonl"
 INCOMPLETE_FILE = "traffic_incomplete.jsonl"
 """The name that a recording gets if it could not be written to the end."""
+TOKENS = PROMPT_NAME.decode()
 _RECORD_AGAIN = (
     "The recording is incomplete, which costs no rollout. To record them all, delete its folder, make room, and make "
     "them again with a new folder: +record=... +resume=restart"
@@ -55,8 +68,15 @@ _ROLES = {
 }
 
 
+class ModelGate(asyncio.Event):
+    """Holds new calls of models until it is set."""
+
+    version: int | None = None
+    """The policy version that a trainer names."""
+
+
 class LogRequest(NamedTuple):
-    """What whoever makes an attempt needs to log its calls."""
+    """Everything that the maker of an attempt needs to log its calls."""
 
     attempt_id: str
     mode: LogMode
@@ -66,51 +86,148 @@ class LogRequest(NamedTuple):
     stored: bytes
     """The lines of its calls before an interruption, or of the rollout to replay."""
     write: Callable[[bytes], None]
+    gate: ModelGate | None = None
+    """New calls of models wait until it is set."""
 
-
-class MakeAttempt(Protocol):
-    """Makes one attempt at a rollout, in this process or in a worker."""
-
-    async def __call__(self, row: Row, *, timeout_s: float, number: int, log: LogRequest | None = None) -> Outcome: ...
+    def attempt(self, row: Row) -> "AttemptLog":
+        return AttemptLog(row, self)
 
 
 class AttemptLog:
     """The log of one attempt: replies from what is stored, and writes every other call."""
 
-    def __init__(self, row: RowId, number: int, request: LogRequest) -> None:
-        self._row, self._number, self._request = row, number, request
+    def __init__(self, row: Row, request: LogRequest) -> None:
+        self._row, self._request = row, request
         self._made: Counter[str] = Counter()
         """Calls by server, path and digest of the request: equal ones are numbered, so that they come in any order."""
         stored = map(parse_call, request.stored.splitlines(keepends=True))
-        self._stored = {call.name: call for call in stored if call is not None}
+        self._prompts = PromptIndex()
+        """The calls with tokens so far: the log has each prompt id once."""
+        self._replies: dict[str, JsonObject] = {}
+        """Stored replies with tokens."""
+        self._stored = {call.name: call for call in stored if call is not None and self._is_whole(call)}
+        self._ahead = Counter(_route(call) for call in self._stored.values() if call.kind == "model")
+        """How many stored calls of each model were not made again yet."""
+        self._sessions: defaultdict[str, _SessionCopies] = defaultdict(_SessionCopies)
+        for call in self._stored.values():
+            if call.kind in ("tool", "message"):
+                self._sessions[_route(call).partition("/")[0]].stored.append(call)
+
+    async def check_restorable(self, client: ServerClient) -> None:
+        """Raise RolloutError if the rollout is to go on from a prefix with calls of an environment that cannot be
+        brought back there."""
+        if self._request.mode != "continue":
+            return
+        for server, session in self._sessions.items():
+            reply = await client.get(server, RESTORE_PATH)
+            mode = await reply.json() if reply.status < 400 else "none"
+            if mode == "none":
+                message = f"'{server}' cannot be brought back to an earlier step (its `restore` is `none` or not set)."
+                raise RolloutError("environment", message, server=server, code=NOT_RESTORED, retryable=False)
+            session.may_load = mode == "copy"
 
     def running(self) -> contextlib.AbstractContextManager[None]:
         """Log the calls made inside the block."""
-        suffix = f"-a{self._number - 1}" if self._number > 1 else ""
-        return rollout_context(f"{self._row.task_index}-{self._row.repeat_index}{suffix}", self)
+        row = self._row
+        suffix = f"-a{row.attempt - 1}" if row.attempt > 1 else ""
+        return rollout_context(f"{row.task_index}-{row.repeat_index}{suffix}", self, row.routing)
+
+    @property
+    def policy_version(self) -> int | None:
+        """The version of the weights that the trainer names."""
+        gate = self._request.gate
+        return None if gate is None else gate.version
+
+    async def wait_while_paused(self) -> None:
+        """Wait until models may be called."""
+        if self._request.gate is not None:
+            await self._request.gate.wait()
 
     def call(self, server: str, path: str, body: Any, send: Send) -> Awaitable[ServerReply]:
         """The reply to a call that the attempt makes."""
+        if self._request.mode == "gate":
+            return self._gated(send) if server in self._request.models else send()
         kind = self._kind(server, path)
         return send() if kind is None else self._logged_call(kind, server, path, body, send)
 
+    async def _gated(self, send: Send) -> ServerReply:
+        await self.wait_while_paused()
+        return await send()
+
     async def _logged_call(self, kind: CallKind, server: str, path: str, body: Any, send: Send) -> ServerReply:
-        is_replay = self._request.mode == "replay"
-        request = b"" if body is None else encode(body, exclude_unset=True)
+        is_replay, is_continued = self._request.mode == "replay", self._request.mode == "continue"
+        request = b"" if body is None else encode_without_tokens(body)
         name = self._name(server, path, request)
         stored = self._stored.get(name)
         if kind == "model" and stored is not None and (is_replay or stored.status < 400):
-            return ServerReply(server, stored.status, stored.reply.encode())
+            self._ahead[server + path] -= 1
+            known = self._replies.get(name)
+            return ServerReply(server, stored.status, stored.reply.encode() if known is None else encode(known))
+        if is_continued and kind == "model" and self._ahead[server + path] > 0:
+            raise self._not_restored(server, f"the next request to {server}{path} is another one than it was")
         if is_replay and kind != "message":  # the next call of the model shows whether a message is the same
             return await self._replay(server, path, kind, request, stored, send)
+        if kind == "model":
+            await self.wait_while_paused()
+        if is_continued and stored is not None and kind != "model" and await self._is_loaded(server, send):
+            return ServerReply(server, stored.status, stored.reply.encode(), self._sessions[server].cookies)
         started_at, started = time.time(), time.perf_counter()
         reply = await send()
+        if is_continued and stored is not None and kind != "model" and reply.text != stored.reply:
+            found = f"{server}{path} replied {reply.text[:300]!r}, before {stored.reply[:300]!r}"
+            raise self._not_restored(server, found)
         times = {"started_at": round(started_at, 6), "seconds": round(time.perf_counter() - started, 6)}
-        if stored is None or (stored.status, stored.reply) != (reply.status, reply.text()):
+        text = self._as_stored(reply, name) if kind == "model" else reply.text
+        if stored is None or (stored.status, stored.reply) != (reply.status, text):
             asked = request.decode(errors="replace") if self._request.mode == "record" else ""
-            fields = {"kind": kind, "status": reply.status, "request": asked, "reply": reply.text(), **times}
-            self._request.write(_line(self._row, self._number, self._request, name=name, **fields))
+            fields = {"kind": kind, "status": reply.status, "request": asked, "reply": text, **times}
+            self._request.write(_line(self._row, self._request, name=name, **fields))
+        if self._request.mode == "keep" and kind != "model":
+            await self._save_session(server, reply, send)
         return reply
+
+    def _is_whole(self, call: Call) -> bool:
+        """False for a reply whose prompt continues a call that is lost."""
+        if TOKENS not in call.reply or call.status >= 400:
+            return True
+        try:
+            self._replies[call.name] = read_reply(call.reply, self._prompts, place=call.name)
+        except (KeyError, TypeError, ValueError):
+            return False
+        return True
+
+    def _as_stored(self, reply: ServerReply, name: str) -> str:
+        """The text of a model's reply, with the prompt ids that the log does not have yet. The caller decodes the
+        reply, as it would a stored one: the items of a live one have other defaults, and so its next request."""
+        content = reply.content()
+        if PROMPT_NAME not in content or reply.status >= 400:
+            return reply.text
+        return encode(shorten_prompts(orjson.loads(content), self._prompts, place=name)).decode()
+
+    async def _save_session(self, server: str, reply: ServerReply, send: Send) -> None:
+        """Let an environment that restores by copy save its state after a call."""
+        session = self._sessions[server]
+        session.made += 1
+        if session.may_save:
+            key = _copy_key(self._request.attempt_id, session.made)
+            saved = await send(SESSION_COPY_PATH, {"save": key}, reply.cookies)
+            session.may_save = saved.status < 400
+
+    async def _is_loaded(self, server: str, send: Send) -> bool:
+        """Load the state after the last stored call of an environment that restores by copy, once. False if it has no
+        such copy: then its calls are made again."""
+        session = self._sessions[server]
+        async with session.loading:
+            if session.is_loaded is None:
+                key = _copy_key(session.stored[-1].attempt_id, len(session.stored))
+                reply = await send(SESSION_COPY_PATH, {"load": key}) if session.may_load else None
+                session.is_loaded = reply is not None and reply.status < 400
+                session.cookies = reply.cookies if reply is not None and session.is_loaded else {}
+        return session.is_loaded
+
+    def _not_restored(self, server: str, difference: str) -> RolloutError:
+        message = f"The rollout did not get back to where it is to go on: {difference}."
+        return RolloutError("environment", message, server=server, code=NOT_RESTORED, retryable=False)
 
     async def _replay(
         self, server: str, path: str, kind: Cause, request: bytes, stored: Call | None, send: Send
@@ -121,8 +238,8 @@ class AttemptLog:
             difference = self._difference(f"{server}{path}", request)
             raise RolloutError(kind, f"{place}, {difference}.", server=server)
         reply = await send()
-        if reply.text() != stored.reply:
-            found = f"replied {reply.text()[:300]!r}, recorded {stored.reply[:300]!r}"
+        if reply.text != stored.reply:
+            found = f"replied {reply.text[:300]!r}, recorded {stored.reply[:300]!r}"
             raise RolloutError("tool", f"{place}: {server}{path} {found}.", server=server)
         return reply
 
@@ -142,30 +259,66 @@ class AttemptLog:
         return f"{name} {self._made[name]}"
 
     def _difference(self, route: str, request: bytes) -> str:
-        """Which call was not recorded, and what was requested instead."""
+        """Describe the call that was not recorded, and what was requested instead."""
         like = [call for name, call in self._stored.items() if name.startswith(f"{route} ")]
         made = sum(count for name, count in self._made.items() if name.startswith(f"{route} "))
         then = like[made - 1].request if len(like) >= made else ""
-        now = orjson.loads(request or b"{}")
-        return f"call {made} of {route}: {first_difference(orjson.loads(then), now) if then else 'it was not called'}"
+        return f"call {made} of {route}: {_first_change(then, request) if then else 'it was not called'}"
 
 
-def _line(row: RowId, number: int, log: LogRequest, **fields: Any) -> bytes:
-    fields |= {"attempt": number, "attempt_id": log.attempt_id, "models": log.models_hash}
+@dataclass(slots=True)
+class _SessionCopies:
+    """The copies of the session of an attempt on one server."""
+
+    stored: list[Call] = field(default_factory=list)
+    """Its calls before the attempt goes on."""
+    made: int = 0
+    may_save: bool = True
+    may_load: bool = False
+    is_loaded: bool | None = None
+    cookies: dict[str, str] = field(default_factory=dict)
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+def _copy_key(attempt_id: str, calls: int) -> str:
+    """Return the name of a session's state after the first `calls` calls of an attempt."""
+    return f"{attempt_id} {calls}"
+
+
+def _route(call: Call) -> str:
+    """The server and path of a call."""
+    return call.name.partition(" ")[0]
+
+
+def _first_change(then: str, now: bytes) -> str:
+    """The first place where two requests differ, with both values."""
+    change = next(changes(orjson.loads(then), orjson.loads(now or b"{}")), None)
+    if change is None:  # a field that is null in one and missing in the other
+        return "the request is written in another way"
+    place = dotted(("the request", *change.path))
+    return f"{place} was {orjson.dumps(change.before).decode()[:300]}, is {orjson.dumps(change.now).decode()[:300]}"
+
+
+def _line(row: Row, log: LogRequest, **fields: Any) -> bytes:
+    fields |= {"attempt": row.attempt, "attempt_id": log.attempt_id, "models": log.models_hash}
     return Call(task_index=row.task_index, repeat_index=row.repeat_index, row_hash=row.row_hash, **fields).line()
 
 
-def is_line_of(line: bytes, row: RowId, log: LogRequest) -> bool:
+def is_line_of(line: bytes, row: Row, log: LogRequest) -> bool:
     """True for one line with a call of this attempt."""
     call = parse_call(line)
     if call is None or line.count(b"\n") != 1 or call.attempt_id != log.attempt_id:
         return False
-    return row == RowId(call.task_index, call.repeat_index, call.row_hash)
+    return row.key == _row_key(call)
+
+
+def _row_key(call: Call) -> RowKey:
+    return call.task_index, call.repeat_index, call.row_hash
 
 
 @dataclass(slots=True)
 class StoredAttempt:
-    """Where the calls of an attempt are in the file."""
+    """The positions of an attempt's calls in the file."""
 
     id: str
     offsets: list[int] = field(default_factory=list)
@@ -189,7 +342,7 @@ class CallLog:
         self._attempts: dict[tuple[Any, ...], StoredAttempt] = {}
 
     @contextlib.contextmanager
-    def opened(self, is_done: Callable[[RowId], bool]) -> Iterator[None]:
+    def opened(self, is_done: Callable[[RowKey], bool]) -> Iterator[None]:
         """Read what is there, and append to it inside the block. Rollouts that are done need none of their calls."""
         if self._mode == "replay":
             with self.path.open("rb") as lines:
@@ -210,30 +363,31 @@ class CallLog:
     def logged(self, make: MakeAttempt) -> MakeAttempt:
         """As `make`, with the calls of every attempt in this log."""
 
-        async def make_logged(row: Row, *, timeout_s: float, number: int, log: LogRequest | None = None) -> Outcome:
-            attempt = self._attempt_at(row.id)
+        async def make_logged(row: Row, log: LogRequest | None = None) -> Outcome:
+            attempt = self._attempt_at(row.key)
             stored = await asyncio.to_thread(self._read, attempt.offsets) if attempt.offsets else b""
             write = partial(self._append, attempt)
             log = LogRequest(attempt.id, self._mode, self._models, self._models_hash, stored, write)
-            outcome = await make(row, timeout_s=timeout_s, number=number, log=log)
-            if not isinstance(outcome, Scored) and outcome.code in LOST_CODES:
-                self._attempts[self._key(row.id)] = attempt  # its process died, so the next attempt goes on with it
+            outcome = await make(row, log)
+            if outcome.error is not None and outcome.error.code in LOST_CODES:
+                self._attempts[self._index_key(row.key)] = (
+                    attempt  # its process died, so the next attempt continues it
+                )
             else:  # without this line, an attempt was interrupted
-                status = 200 if isinstance(outcome, Scored) else 500
-                self._add(_line(row.id, number, log, name=END_OF_ATTEMPT, status=status))
+                is_played = outcome.error is None or outcome.error.code == GROUP_VERIFICATION
+                self._add(_line(row, log, name=END_OF_ATTEMPT, status=200 if is_played else 500))
             return outcome
 
         return make_logged
 
-    def _key(self, row: RowId) -> tuple[Any, ...]:
+    def _index_key(self, key: RowKey) -> tuple[Any, ...]:
         """A replay says what is different in a row that has changed."""
-        place = row.task_index, row.repeat_index
-        return place if self._mode == "replay" else (*place, row.row_hash)
+        return key[:2] if self._mode == "replay" else key
 
-    def _attempt_at(self, row: RowId) -> StoredAttempt:
+    def _attempt_at(self, row: RowKey) -> StoredAttempt:
         """The one to replay or to go on with, else a new one. If an attempt that went on fails, the next one does not
         get its calls."""
-        key, self._started = self._key(row), self._started + 1
+        key, self._started = self._index_key(row), self._started + 1
         found = self._attempts.get(key) if self._mode == "replay" else self._attempts.pop(key, None)
         return found or StoredAttempt(f"{self._run_id}-{self._started}")
 
@@ -263,15 +417,15 @@ class CallLog:
                 lines.append(file.readline())
         return b"".join(lines)
 
-    def _read_index(self, lines: Iterable[bytes], is_done: Callable[[RowId], bool]) -> None:
+    def _read_index(self, lines: Iterable[bytes], is_done: Callable[[RowKey], bool]) -> None:
         found: dict[tuple[Any, ...], dict[str, StoredAttempt]] = {}
         offset = damaged = 0
         for line in lines:
             call = parse_call(line)
             if call is None:
                 damaged += 1
-            elif not is_done(row := RowId(call.task_index, call.repeat_index, call.row_hash)):
-                _add_call(found.setdefault(self._key(row), {}), call, offset)
+            elif not is_done(_row_key(call)):
+                _add_call(found.setdefault(self._index_key(_row_key(call)), {}), call, offset)
             offset += len(line)
         chosen = {key: self._chosen([*attempts.values()]) for key, attempts in found.items()}
         self._attempts = {key: attempt for key, attempt in chosen.items() if attempt is not None}
@@ -314,7 +468,7 @@ def _add_call(attempts: dict[str, StoredAttempt], call: Call, offset: int) -> No
 
 
 def _without_address(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a model server listens differs from run to run."""
+    """Drop host and port, which differ from run to run."""
     return {name: value for name, value in config.items() if name not in ("host", "port")}
 
 
@@ -348,17 +502,3 @@ def _new_recording(folder: Path, config: RolloutCollectionConfig) -> Path:
     if resumes and not path.exists() and output.exists() and output.stat().st_size > 0:
         logger.warning("%s has rollouts already, which will not be in the recording in %s", output, folder)
     return path
-
-
-def first_difference(then: Any, now: Any, place: str = "the request") -> str:
-    """The first place where two JSON values differ, with both values."""
-    if isinstance(then, dict) and isinstance(now, dict):
-        for key in dict.fromkeys([*then, *now]):
-            if then.get(key) != now.get(key) or (key in then) != (key in now):
-                return first_difference(then.get(key), now.get(key), f"{place}.{key}")
-    if isinstance(then, list) and isinstance(now, list):
-        for index in range(max(len(then), len(now))):
-            before, after = (items[index] if index < len(items) else None for items in (then, now))
-            if before != after:
-                return first_difference(before, after, f"{place}[{index}]")
-    return f"{place} was {orjson.dumps(then).decode()[:300]}, is {orjson.dumps(now).decode()[:300]}"

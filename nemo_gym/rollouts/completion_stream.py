@@ -1,18 +1,30 @@
 """Rollouts for a trainer: rows in, futures of finished rollouts out, in the order in which they finish."""
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from nemo_gym.client.pool import close_shared_client
+from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common import event_loop
 from nemo_gym.common.exceptions import exception_repr, is_meant_for_task
-from nemo_gym.errors import RolloutError
+from nemo_gym.errors import ConfigError, HeadServerError, RolloutError
+from nemo_gym.llm_api.stored_tokens import read_record
+from nemo_gym.rollouts.attempts import as_json, call_agent, no_such_agent, scored_fields
+from nemo_gym.rollouts.dispatch import WorkerPool, open_dispatch
+from nemo_gym.rollouts.process_losses import LOST_CODES, LostRows, RowLosses
+from nemo_gym.rollouts.types import Row
 
-Row = TypeVar("Row")
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -28,13 +40,13 @@ class AwaitedFuture(asyncio.Future[Result]):
         return super().result()
 
 
-class CompletionOrderStream(Generic[Row, Result]):
+class CompletionOrderStream(Generic[Item, Result]):
     """For code in an event loop. Iterate to get one future per row; the first future gets the result of the rollout
     that finishes first, whichever row it is of. At most `parallel` run at once, and rows are read as needed."""
 
-    def __init__(self, rows: Iterable[Row], run: Callable[[Row], Awaitable[Result]], *, parallel: int) -> None:
+    def __init__(self, rows: Iterable[Item], run: Callable[[Item], Awaitable[Result]], *, parallel: int) -> None:
         self._rows, self._run, self._parallel = iter(rows), run, parallel
-        self._queued: deque[Row] = deque()
+        self._queued: deque[Item] = deque()
         self._running: set[asyncio.Future[Result]] = set()
         self._unsettled: deque[asyncio.Future[Result]] = deque()
         """One future for each row that was read, the first to be settled first."""
@@ -83,7 +95,7 @@ class CompletionOrderStream(Generic[Row, Result]):
             self._running.add(task)
             task.add_done_callback(self._on_done)
 
-    async def _run_row(self, row: Row) -> Result:
+    async def _run_row(self, row: Item) -> Result:
         try:
             return await self._run(row)
         except BaseException as error:
@@ -112,7 +124,7 @@ def _copy_outcome(task: "asyncio.Future[Result]", future: "asyncio.Future[Result
 
 
 def iter_completed_sync(
-    rows: Iterable[Row], run: Callable[[Row], Awaitable[Result]], *, parallel: int
+    rows: Iterable[Item], run: Callable[[Item], Awaitable[Result]], *, parallel: int
 ) -> "Iterator[Future[Result]]":
     """For plain code: the same, in a thread with an event loop. Each future is done; closing the iterator cancels the
     rollouts that still run."""
@@ -153,3 +165,74 @@ def iter_completed_sync(
     finally:
         loop.call_soon_threadsafe(closed.set)
         thread.join()
+
+
+IDLE_S = 2.0
+"""How long a trainer's connections to the workers stay open after its last rollout."""
+
+
+class TrainerDispatch:
+    """Makes the rollouts of a trainer's rows: by the workers of its run, if it has any, else by the agent's address.
+    Connections to the workers are opened for the first row, and closed when no more rows come."""
+
+    def __init__(self, client: ServerClient) -> None:
+        self._client = client
+        self._workers: asyncio.Future[WorkerPool | None] | None = None
+        self._holding: asyncio.Task[None] | None = None
+        self._in_flight = self._made = 0
+        self._lost_rows = LostRows()
+
+    async def run(self, row: Row) -> dict[str, Any]:
+        """The result of an agent for a row. Raises RolloutError if there is none."""
+        self._in_flight += 1
+        try:
+            workers = await self._connect()
+            if workers is not None:
+                return await self._run_in_worker(workers, row)
+            try:
+                return scored_fields(await call_agent(self._client, row, row.body), row)
+            except ConfigError as error:
+                raise no_such_agent(row.agent, error) from error
+            except RolloutError as error:
+                error.response = as_json(error.response)
+                raise
+        finally:
+            self._in_flight -= 1
+            self._made += 1
+
+    async def _run_in_worker(self, workers: WorkerPool, row: Row) -> dict[str, Any]:
+        losses = RowLosses(row.row_hash)
+        while True:
+            attempt = partial(workers.attempt, replace(row, attempt=losses.lost + 1))
+            outcome = await self._lost_rows.dispatch(attempt, losses)
+            if outcome.error is None:
+                result: dict[str, Any] = read_record(outcome.record)
+                return result
+            if outcome.error.code not in LOST_CODES or not self._lost_rows.may_retry(losses, outcome.error):
+                raise outcome.error
+
+    async def _connect(self) -> WorkerPool | None:
+        if self._workers is None:
+            self._workers = asyncio.get_running_loop().create_future()
+            self._holding = asyncio.create_task(self._hold(self._workers))
+        return await asyncio.shield(self._workers)
+
+    async def _hold(self, opened: "asyncio.Future[WorkerPool | None]") -> None:
+        """Stay connected while rows come."""
+        try:
+            async with open_dispatch(self._client) as workers:
+                opened.set_result(workers)
+                made = -1
+                while self._in_flight or made != self._made:
+                    made = self._made
+                    await asyncio.sleep(IDLE_S)
+        except HeadServerError as error:
+            logger.debug("rows go to the agents directly: %s", error)
+            opened.set_result(None)
+        except Exception as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+        finally:
+            self._workers = None
+            opened.cancel()

@@ -17,7 +17,7 @@ MAX_ATTEMPTS = 3
 
 
 def _get_max_rollout_attempts() -> int:
-    """How many attempts a rollout gets, if the environment variable does not say otherwise."""
+    """Return the default number of attempts, which an environment variable can set."""
     return int(os.environ.get("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", MAX_ATTEMPTS))
 
 
@@ -46,6 +46,21 @@ class RolloutCollectionConfig(CommandConfig):
 
     agent_name: str | None = None
     """Name of the agent in the config. If not set, every row must name its agent in `agent_ref`."""
+
+    agent_map: dict[str, str] = Field(default_factory=dict)
+    """Other agents for rows, by the agent or `task_source` that a row names, and `_default` for all others."""
+
+    fan_out: dict[str, list[str]] = Field(default_factory=dict)
+    """Several agents for rows, by the same names. Each gets a copy of the row."""
+
+    environment_routing_mode: Literal["agent", "legacy", "taskset"] = "agent"
+    """Accepted for configurations of the public NeMo Gym. The two options below are enough here."""
+
+    environment_server_name: str | None = None
+    """The environment server that plays all rows, instead of the one in front of each row's agent."""
+
+    environment_server_routes: dict[str, str] = Field(default_factory=dict)
+    """The environment server of each task set, for rows with `task_id` and `task_input`."""
 
     input_jsonl_fpath: str
     """The dataset: one JSON object per line, with `responses_create_params` and the fields its environment needs."""
@@ -121,6 +136,14 @@ class RolloutCollectionConfig(CommandConfig):
     """Write every call of a rollout to `<name>_journal.jsonl` as it completes. If a worker dies, or this command is
     killed and run again, unfinished rollouts go on with the replies in it: no completed model call is made twice."""
 
+    tokens_output: str | None = None
+    """Write token ids, log-probs and policy versions of scored rollouts to this Arrow file, one row for each segment,
+    and only text to the output. Needs nemo-gym[tokens]."""
+
+    log_to: str | None = None
+    """Log metrics while rollouts are made: `tensorboard:DIR`, `wandb:PROJECT` or `mlflow:URI`. Needs the extra of that
+    name, such as nemo-gym[tensorboard]."""
+
     resume: Literal["ask", "continue", "restart"] = "ask"
     """If the output contains rollouts from a different input or configuration: `ask` stops with an error, `continue`
     keeps them, `restart` moves them aside."""
@@ -131,7 +154,7 @@ class RolloutCollectionConfig(CommandConfig):
         return max(self.num_repeats.values()) if isinstance(self.num_repeats, dict) else self.num_repeats
 
     def repeats_of(self, agent: str) -> int:
-        """How many rollouts a row of this agent gets."""
+        """Return the number of rollouts for a row of this agent."""
         if not isinstance(self.num_repeats, dict):
             return self.num_repeats
         found = self.num_repeats.get(agent, self.num_repeats.get(OTHER_AGENTS))
@@ -139,6 +162,12 @@ class RolloutCollectionConfig(CommandConfig):
             named = ", ".join(self.num_repeats)
             raise ConfigError(f"num_repeats has no number for '{agent}', and no '{OTHER_AGENTS}'. It names: {named}.")
         return found
+
+    @property
+    def routes_rows(self) -> bool:
+        """True if rows may go to other servers than the agents that they name."""
+        server = self.environment_server_name
+        return bool(self.agent_map or self.fan_out or server or self.environment_server_routes)
 
     @property
     def changes_rows(self) -> bool:

@@ -8,31 +8,25 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import orjson
-from msgspec.structs import replace
-
 from nemo_gym.client.head import BlockedRollout, WorkerAddress, list_workers, rollout_name
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import OUTCOME_GRACE_S, lease_time
 from nemo_gym.common.retry import backoff_s
-from nemo_gym.errors import BLOCKED_CODE, ConfigError, HeadServerError, RolloutError, StartupError
-from nemo_gym.rollouts.attempts import as_json, call_agent, no_such_agent, parse_scored
+from nemo_gym.errors import BLOCKED_CODE, Cause, ConfigError, HeadServerError, RolloutError, StartupError
+from nemo_gym.rollouts.attempts import no_such_agent
 from nemo_gym.rollouts.call_log import LogRequest, is_line_of
-from nemo_gym.rollouts.process_losses import LOST_CODES, WORKER_BLOCKED, WORKER_LOST, LostRows, RowLosses
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, Scored, rollout_error
+from nemo_gym.rollouts.process_losses import WORKER_BLOCKED, WORKER_LOST
+from nemo_gym.rollouts.types import Outcome, Row, RowKey
 from nemo_gym.rollouts.worker_protocol import (
     VERSION,
     FrameConnection,
     Kind,
     ProtocolError,
-    RowRequest,
-    failed_attempt,
     read_outcome,
     row_frame,
 )
@@ -50,17 +44,18 @@ MAX_BACKOFF_ATTEMPT = 3
 
 
 class PendingRequest(NamedTuple):
-    """A request that the worker has not answered yet."""
+    """A row that the worker has not answered yet."""
 
-    request: RowRequest
+    row: Row
+    log: LogRequest | None
     future: "asyncio.Future[Outcome]"
     sent_at: float
     """By the lease clock."""
 
 
 class WorkerLink:
-    """Whether a worker is ready, what it is making, and how to send it more. `on_change` is called when it may have
-    room that it did not have before."""
+    """The connection to one worker, and the rows that it has. `on_change` is called when it may have become able to
+    take more."""
 
     def __init__(
         self,
@@ -86,9 +81,13 @@ class WorkerLink:
         self._connection: FrameConnection | None = None
         self._lost = asyncio.Event()
         self._last_frame_at = 0.0
-        self.stages: dict[str, dict[str, Any]] = {}
+        self._stages: dict[str, dict[str, Any]] = {}
         """The stage of each of the worker's rollouts, by number, as it reported last."""
         self._stages_received = asyncio.Event()
+        self.is_paused = False
+        self.version: int | None = None
+        self._paused = asyncio.Event()
+        """Set once the worker holds model calls."""
         self._task = asyncio.create_task(self._stay_connected())
 
     @property
@@ -105,13 +104,13 @@ class WorkerLink:
         """True if the worker makes rollouts, and has answered a moment ago."""
         return bool(self.requests) and lease_time() - self._last_frame_at < 2 * PING_EVERY_S
 
-    def send(self, request: RowRequest) -> "asyncio.Future[Outcome]":
+    def send(self, number: int, row: Row, log: LogRequest | None) -> "asyncio.Future[Outcome]":
         """Ask a ready worker for an attempt."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if self._connection is None:
             raise AssertionError(f"{self.name} is not ready")
-        self.requests[request.number] = PendingRequest(request, future, lease_time())
-        self._connection.send(*row_frame(request))
+        self.requests[number] = PendingRequest(row, log, future, lease_time())
+        self._connection.send(*row_frame(number, row, log))
         return future
 
     def cancel(self, number: int) -> None:
@@ -120,15 +119,31 @@ class WorkerLink:
             self._connection.send([Kind.CANCEL, number])
             self._on_change(self)
 
-    async def update_stages(self) -> None:
+    async def update_stages(self) -> dict[RowKey, dict[str, Any]]:
         """Ask the worker for the stages of its rollouts. If it is too busy to answer, they stay as they were."""
-        if self._connection is None or not self.capacity:
-            return
-        self._stages_received.clear()
-        self._connection.send([Kind.STAGES])
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STAGES_TIMEOUT_S):
-                await self._stages_received.wait()
+        if self._connection is not None and self.capacity:
+            self._stages_received.clear()
+            self._connection.send([Kind.STAGES])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STAGES_TIMEOUT_S):
+                    await self._stages_received.wait()
+        return {pending.row.key: self._stages.get(str(number), {}) for number, pending in self.requests.items()}
+
+    async def pause(self, is_paused: bool) -> None:
+        """Hold new model calls, or go on. Returns once the worker does, or is lost. One that takes its place is paused
+        before it gets rows."""
+        self.is_paused = is_paused
+        self._paused.clear()
+        if self._connection is not None and self.capacity:
+            self._connection.send([Kind.PAUSE, is_paused])
+            if is_paused:
+                await self._paused.wait()
+
+    def set_version(self, version: int) -> None:
+        """Name the policy version of new model calls, also to one that takes the worker's place."""
+        self.version = version
+        if self._connection is not None and self.capacity:
+            self._connection.send([Kind.VERSION, version])
 
     async def close(self) -> None:
         self._task.cancel()
@@ -146,7 +161,7 @@ class WorkerLink:
                 await asyncio.sleep(backoff_s(min(failures, MAX_BACKOFF_ATTEMPT)))
 
     async def _connect_once(self) -> bool:
-        """One connection, from its hello to its end. Returns whether the worker was ready."""
+        """One connection, from its hello to its end. Returns True if the worker was ready."""
         loop, (host, port) = asyncio.get_running_loop(), self.address.rows_address
         self._lost.clear()
         async with asyncio.timeout(SILENT_AFTER_S):
@@ -159,6 +174,7 @@ class WorkerLink:
             await self._ping_until_lost(connection)
         finally:
             was_ready, self.is_ready, self.capacity = self.capacity > 0, False, 0
+            self._paused.set()
             self._connection = None
             connection.close()
             self._fail_requests()
@@ -183,23 +199,29 @@ class WorkerLink:
             return
         self._last_frame_at = lease_time()
         match head:
-            case [Kind.SCORED | Kind.NO_RESULT, int(number), *_]:
+            case [Kind.OUTCOME, int(number), *_]:
                 self._on_reply(number, head, body)
             case [Kind.HELLO, _, _, int(pid), int(capacity), list(agents)] if all(
                 type(name) is str for name in agents
             ):
                 self.pid, self.capacity, self.agents, self.is_ready = pid, capacity, frozenset(agents), True
+                if self.is_paused:
+                    connection.send([Kind.PAUSE, True])
+                if self.version is not None:
+                    connection.send([Kind.VERSION, self.version])
                 self.answered.set()
                 self._on_change(self)
             case [Kind.PONG]:
                 pass
+            case [Kind.PAUSE, bool()]:
+                self._paused.set()
             case [Kind.CALL, int(number)]:
                 self._on_call(number, body)
             case [Kind.DRAINING]:
                 self.is_ready = False
                 connection.send([Kind.DRAINING])
             case [Kind.STAGES, dict(stages)]:
-                self.stages = stages
+                self._stages = stages
                 self._stages_received.set()
             case [Kind.REFUSED, str(reason)]:
                 self.refusal = f"{self.name} accepts no rows: {reason}."
@@ -213,10 +235,10 @@ class WorkerLink:
         if pending is None:
             return  # it was cancelled
         try:
-            outcome = read_outcome(head, body, pending.request)
+            outcome = read_outcome(head, body, pending.row)
         except ProtocolError as error:
             logger.error("%s sent %s", self.name, error)
-            self._fail(pending, cause="environment", message=f"{self.name} sent {error}.", code=WORKER_LOST)
+            self._fail(pending, "environment", f"{self.name} sent {error}.", code=WORKER_LOST)
         else:
             if not pending.future.done():
                 pending.future.set_result(outcome)
@@ -226,11 +248,10 @@ class WorkerLink:
     def _on_call(self, number: int, line: bytes) -> None:
         """Log a call of an attempt, unless it was cancelled."""
         pending = self.requests.get(number)
-        log = None if pending is None else pending.request.log
-        if pending is not None and log is not None:
-            if not is_line_of(line, pending.request.row.id, log):
+        if pending is not None and pending.log is not None:
+            if not is_line_of(line, pending.row, pending.log):
                 raise ProtocolError(f"the call {line!r:.200}")
-            log.write(line)
+            pending.log.write(line)
 
     def _on_lost(self, connection: FrameConnection, error: Exception | None) -> None:
         if connection is self._connection:
@@ -244,23 +265,22 @@ class WorkerLink:
             logger.warning("%s was lost with %d rollouts, which are dispatched again", self.name, len(lost))
         for pending in lost.values():
             message = f"{self.name} was lost while it made this rollout."
-            self._fail(pending, cause="environment", message=message, code=WORKER_LOST)
+            self._fail(pending, "environment", message, code=WORKER_LOST)
 
     def _fail_overdue(self) -> None:
         now = lease_time()
         for number, pending in [*self.requests.items()]:
-            limit_s = pending.request.timeout_s
+            limit_s = pending.row.timeout_s
             if now - pending.sent_at > limit_s + OUTCOME_GRACE_S:
                 message = f"{self.name} sent no outcome within {limit_s:g} s and {OUTCOME_GRACE_S:g} s of grace."
                 logger.error("%s", message)
-                self._fail(pending, cause="timeout", message=message)
+                self._fail(pending, "timeout", message)
                 self.cancel(number)
 
-    def _fail(self, pending: PendingRequest, **fields: Any) -> None:
+    def _fail(self, pending: PendingRequest, cause: Cause, message: str, *, code: str | None = None) -> None:
         if not pending.future.done():
-            seconds = lease_time() - pending.sent_at
-            place = {"server": self.name, "started_at": time.time() - seconds, "seconds": seconds}
-            pending.future.set_result(failed_attempt(pending.request, **place, **fields))
+            error = RolloutError(cause, message, server=self.name, code=code)
+            pending.future.set_result(Outcome.failed(pending.row, error, seconds=lease_time() - pending.sent_at))
 
 
 ListWorkers = Callable[[], Awaitable[list[WorkerAddress] | None]]
@@ -272,8 +292,6 @@ NO_WORKER_TIMEOUT_S = 300.0
 """How long rows wait while no worker is ready. One may be starting again."""
 MAX_NAMED = 5
 MAX_GROUPS = 100_000
-IDLE_S = 2.0
-"""How long a trainer's connections to the workers stay open after its last rollout."""
 
 
 @contextlib.asynccontextmanager
@@ -290,13 +308,15 @@ async def open_dispatch(client: ServerClient) -> "AsyncIterator[WorkerPool | Non
 
 
 class WorkerPool:
-    """The workers of a run. Rows for which no worker has room wait, in order."""
+    """The workers of a run. Rows wait in order while all workers are full."""
 
     def __init__(self, list_workers: ListWorkers, *, token: str | None = None, max_blocked_s: float = 0.0) -> None:
         self._list_workers, self._token, self._max_blocked_s = list_workers, token, max_blocked_s
         self._links: dict[str, WorkerLink] = {}
         self._groups: dict[str, WorkerLink] = {}
         """The worker of each group."""
+        self._is_paused = False
+        self._version: int | None = None
         self._numbers = itertools.count()
         self._waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
         """For a place in a worker, by agent."""
@@ -308,7 +328,7 @@ class WorkerPool:
         """Why the list of workers could not be read, the last time."""
 
     def _capacity(self, agent: str) -> int:
-        """How many rollouts the ready workers with this agent take at once."""
+        """Return the number of rollouts that the ready workers with this agent take at once."""
         return sum(link.capacity for link in self._links.values() if link.is_ready and agent in link.agents)
 
     @contextlib.asynccontextmanager
@@ -329,40 +349,57 @@ class WorkerPool:
             async with asyncio.timeout(FIRST_WAIT_S):
                 await asyncio.gather(*(link.answered.wait() for link in self._links.values()))
 
-    async def attempt(self, row: Row, *, timeout_s: float, number: int, log: LogRequest | None = None) -> Outcome:
+    async def pause(self, is_paused: bool) -> None:
+        """Let the workers hold new model calls of logged rollouts, or go on."""
+        self._is_paused = is_paused
+        await asyncio.gather(*(link.pause(is_paused) for link in self._links.values()))
+
+    def set_version(self, version: int) -> None:
+        """Name the policy version of new model calls of logged rollouts."""
+        self._version = version
+        for link in self._links.values():
+            link.set_version(version)
+
+    async def stages(self) -> dict[RowKey, dict[str, Any]]:
+        """Return the stage of each rollout in flight, as far as the workers answer."""
+        found = await asyncio.gather(*(link.update_stages() for link in self._links.values()))
+        return {key: stage for stages in found for key, stage in stages.items()}
+
+    async def attempt(self, row: Row, log: LogRequest | None = None) -> Outcome:
         """One attempt at a rollout, made by a worker."""
-        request = RowRequest(next(self._numbers), row, float(timeout_s), number, log)
+        number = next(self._numbers)
         link = self._of_group(row) or self._least_busy(row.agent)
         if link is None:
             try:
                 link = await self._wait_for_room(row.agent)
             except ConfigError as error:
-                return failed_attempt(request, cause="input", message=str(error), server=row.agent, retryable=False)
+                return Outcome.failed(row, no_such_agent(row.agent, error))
         if row.group:
             self._remember(row.group, link)
         pid = link.pid
         try:
-            outcome = await link.send(request)
+            outcome = await link.send(number, row, log)
         except BaseException:
-            link.cancel(request.number)
+            link.cancel(number)
             raise
-        if isinstance(outcome, NoResult) and outcome.code == WORKER_LOST:
-            return await self._explain_loss(outcome, request, link, pid)
+        if outcome.error is not None and outcome.error.code == WORKER_LOST:
+            outcome.error = await self._explain_loss(outcome.error, rollout_name(number, row.row_hash), link, pid)
         return outcome
 
-    async def _explain_loss(self, lost: NoResult, request: RowRequest, link: WorkerLink, pid: int) -> NoResult:
+    async def _explain_loss(self, lost: RolloutError, name: str, link: WorkerLink, pid: int) -> RolloutError:
         """The failure of a rollout whose worker died, with the reason if the worker was killed because a rollout
         blocked it: this one, which fails then, or another one."""
         blocked = (await self._blocked_workers()).get(link.address.rows)
         if blocked is None or blocked.pid != pid:
             return lost
-        if blocked.name != rollout_name(request.number, request.row.id.row_hash):
-            return replace(lost, code=WORKER_BLOCKED, message=f"{lost.message} Another one blocked it.")
+        if blocked.name != name:
+            message = f"{lost} Another one blocked it."
+            return RolloutError(lost.cause, message, server=lost.server, code=WORKER_BLOCKED)
         message = f"The code at {blocked.place} blocked {link.name} and could not be interrupted, so it was killed."
-        return replace(lost, code=BLOCKED_CODE, message=message, retryable=False)
+        return RolloutError(lost.cause, message, server=lost.server, code=BLOCKED_CODE, retryable=False)
 
     async def _blocked_workers(self) -> dict[str, BlockedRollout]:
-        """Why workers were killed. All who ask at the same time share one request."""
+        """Return why workers were killed. Concurrent callers share one request."""
         if self._listing is None:
             self._listing = asyncio.create_task(self._list_blocked())
         try:
@@ -416,7 +453,7 @@ class WorkerPool:
                 return link
 
     def _on_change(self, link: WorkerLink) -> None:
-        """Called when a worker may have room, or refuses all rows."""
+        """Wake waiting rows when a worker may take some, or refuses all."""
         if link.refusal:
             self._wake_all()
         for agent, waiting in self._waiting.items():
@@ -493,9 +530,10 @@ class WorkerPool:
             if not link.is_listed and not link.is_busy:  # else its lease may have ended only because the head was late
                 await self._links.pop(rows).close()
         for rows in found.keys() - self._links.keys():
-            self._links[rows] = WorkerLink(
+            link = self._links[rows] = WorkerLink(
                 found[rows], token=self._token, on_change=self._on_change, max_blocked_s=self._max_blocked_s
             )
+            link.is_paused, link.version = self._is_paused, self._version
 
 
 def _wake(waiting: "deque[asyncio.Future[None]]", count: int) -> None:
@@ -505,70 +543,3 @@ def _wake(waiting: "deque[asyncio.Future[None]]", count: int) -> None:
         if not turn.done():
             turn.set_result(None)
             count -= 1
-
-
-class TrainerDispatch:
-    """Makes the rollouts of a trainer's rows: by the workers of its run, if it has any, else by the agent's address.
-    Connections to the workers are opened for the first row, and closed when no more rows come."""
-
-    def __init__(self, client: ServerClient) -> None:
-        self._client = client
-        self._workers: asyncio.Future[WorkerPool | None] | None = None
-        self._holding: asyncio.Task[None] | None = None
-        self._in_flight = self._made = 0
-        self._lost_rows = LostRows()
-
-    async def run(self, row: Row, *, timeout_s: float) -> dict[str, Any]:
-        """The result of an agent for a row. Raises RolloutError if there is none."""
-        self._in_flight += 1
-        try:
-            workers = await self._connect()
-            if workers is not None:
-                return await self._run_in_worker(workers, row, timeout_s)
-            try:
-                return parse_scored(await call_agent(self._client, row.agent, row.body, timeout_s=timeout_s))
-            except ConfigError as error:
-                raise no_such_agent(row.agent, error) from error
-            except RolloutError as error:
-                error.response = as_json(error.response)
-                raise
-        finally:
-            self._in_flight -= 1
-            self._made += 1
-
-    async def _run_in_worker(self, workers: WorkerPool, row: Row, timeout_s: float) -> dict[str, Any]:
-        losses = RowLosses(row.id.row_hash)
-        while True:
-            make = partial(workers.attempt, row, timeout_s=timeout_s, number=losses.lost + 1)
-            outcome = await self._lost_rows.dispatch(make, losses)
-            if isinstance(outcome, Scored):
-                result: dict[str, Any] = orjson.loads(outcome.record)
-                return result
-            if outcome.code not in LOST_CODES or not self._lost_rows.may_retry(losses, outcome):
-                raise rollout_error(outcome)
-
-    async def _connect(self) -> WorkerPool | None:
-        if self._workers is None:
-            self._workers = asyncio.get_running_loop().create_future()
-            self._holding = asyncio.create_task(self._hold(self._workers))
-        return await asyncio.shield(self._workers)
-
-    async def _hold(self, opened: "asyncio.Future[WorkerPool | None]") -> None:
-        """Stay connected while rows come."""
-        try:
-            async with open_dispatch(self._client) as workers:
-                opened.set_result(workers)
-                made = -1
-                while self._in_flight or made != self._made:
-                    made = self._made
-                    await asyncio.sleep(IDLE_S)
-        except HeadServerError as error:
-            logger.debug("rows go to the agents directly: %s", error)
-            opened.set_result(None)
-        except Exception as error:
-            if opened.done():
-                raise
-            opened.set_exception(error)
-        finally:
-            self._workers = None
-            opened.cancel()

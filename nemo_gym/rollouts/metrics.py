@@ -17,6 +17,7 @@ import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
+from nemo_gym.common.loads import StageLoad
 from nemo_gym.common.redaction import one_line
 from nemo_gym.common.statistics import (
     PASS_THRESHOLD,
@@ -28,30 +29,32 @@ from nemo_gym.common.statistics import (
     only_numbers,
 )
 from nemo_gym.common.words import count_of, shorten
-from nemo_gym.config.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME, nodes
+from nemo_gym.config.keys import (
+    AGENT_REF_KEY_NAME,
+    ENVIRONMENT_SERVER_KEY_NAME,
+    ENVIRONMENT_SERVERS,
+    ROLLOUT_INDEX_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+    nodes,
+)
 from nemo_gym.config.types import is_server_ref
-from nemo_gym.errors import AggregationError, Cause
+from nemo_gym.errors import AggregationError, Cause, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.store import aggregate_metrics_path, read_rollouts
 from nemo_gym.rollouts.types import (
     ANSWER_FIELDS,
     METADATA_FIELDS,
-    NoResult,
     Outcome,
-    RecordMetrics,
-    Scored,
     agent_of,
-    record_metrics,
+    metric_fields,
     rollout_key,
     task_index_of,
 )
-from nemo_gym.server.aggregate_metrics import AggregateMetrics, AggregateMetricsRequest
-from nemo_gym.server.metrics import StageLoad
 
 logger = logging.getLogger(__name__)
 
 JUDGE_FAILURE_FIELD = "judge_failure"
-"""Where a judged environment says that its judge gave no verdict, and why."""
+"""The field in which a judged environment says that its judge gave no verdict, and why."""
 MAX_NAME = 24
 """Longer names of fields are cut, so that a table fits 70 columns."""
 TOKENS = ("input", "output", "reasoning", "total")
@@ -83,7 +86,8 @@ class RunningMetrics:
         self._rewarded, self._reward_total = 0, 0.0
         self._not_booleans: set[str] = set()
         """Fields that were a number other than true and false."""
-        self._rewards_are_proportions = True
+        self._not_proportions: set[str] = set()
+        """Fields that were a whole number, or not between 0 and 1; of rewards only the latter."""
         self.cut_off = 0
         """Rollouts that a token or step limit ended."""
         self._attempts = self._retries = 0
@@ -101,36 +105,43 @@ class RunningMetrics:
         """Add a scored rollout by its record. Records from elsewhere have no metadata."""
         self._attempts += record.get("_attempts", 0)
         self._retries += record.get("_retries", 0)
-        self._add_scored(record_metrics(record), task_index_of(record), record.get("_seconds"))
+        self._add_scored(task_index_of(record), record.get("_seconds"), **metric_fields(record))
 
     def add_outcome(self, outcome: Outcome) -> None:
         """Add a rollout that ended. One without a result is an outcome of its task, but has no metrics; an attempt
         that is repeated is none."""
-        index = outcome.id.task_index
-        if isinstance(outcome, Scored):
-            self._attempts += outcome.attempts
+        index, error = outcome.row.task_index, outcome.error
+        if error is None:
+            self._attempts += outcome.row.attempt
             self._retries += outcome.retries
-            self._add_scored(outcome.metrics, index, outcome.seconds)
+            self._add_scored(index, outcome.seconds, outcome.values, outcome.tokens, is_cut_off=outcome.is_cut_off)
         elif outcome.is_final:
-            self._attempts += outcome.attempt
-            self.failed[outcome.cause] += 1
-            if outcome.cause == "judge" and outcome.code is not None:
-                self.judge_failures[outcome.code] += 1
+            self._attempts += outcome.row.attempt
+            self.failed[error.cause] += 1
+            if error.cause == "judge" and error.code is not None:
+                self.judge_failures[error.code] += 1
             if self.num_repeats != 1:
                 self._end_rollout(index, self._open.get(index) or TaskTotals())
 
-    def _add_scored(self, metrics: RecordMetrics, task_index: int | None, seconds: float | None) -> None:
-        values = metrics.values
+    def _add_scored(
+        self,
+        task_index: int | None,
+        seconds: float | None,
+        values: Mapping[str, Any],
+        tokens: Sequence[Any],
+        *,
+        is_cut_off: bool,
+    ) -> None:
         self.scored += 1
-        self.cut_off += metrics.is_cut_off
+        self.cut_off += is_cut_off
         if seconds is not None:
             self._seconds.append(seconds)
         if kind := values.get(JUDGE_FAILURE_FIELD):
             self.judge_failures[kind if isinstance(kind, str) else json.dumps(kind)] += 1
         if self.num_repeats != 1:
             self._add_to_task(task_index, values)
-        if metrics.tokens:
-            self._tokens.append(metrics.tokens)
+        if tokens:
+            self._tokens.append(tokens)
         self._batch.append(values)
         if len(self._batch) == BATCH_SIZE:
             self._add_batch()
@@ -158,10 +169,10 @@ class RunningMetrics:
                 self._token_sums[name] = total + sum(numbers), count + len(numbers)
         columns = number_columns(batch)
         self._not_booleans.update(name for name, values in columns.items() if set(map(type, values)) != {bool})
+        self._not_proportions.update(name for name, values in columns.items() if not _are_proportions(name, values))
         if rewards := columns.get("reward"):
             self._rewarded += len(rewards)
             self._reward_total += sum(rewards)
-            self._rewards_are_proportions &= min(rewards) >= 0 and max(rewards) <= 1
         if self.num_repeats == 1:
             self._estimates.add_single_rollouts(columns, pass_threshold=self.pass_threshold)
 
@@ -198,9 +209,9 @@ class RunningMetrics:
         estimates = copy.deepcopy(self._estimates)
         for task in self._open.values():
             estimates.add(task)
-        numbers = self._not_booleans - ({"reward"} if self._rewards_are_proportions else set())
         fields = {
-            name: each.summary(is_proportion=name not in numbers) for name, each in sorted(estimates.fields.items())
+            name: each.summary(is_proportion=name not in self._not_proportions)
+            for name, each in sorted(estimates.fields.items())
         }
         return {
             "scored": self.scored,
@@ -232,6 +243,12 @@ class RunningMetrics:
     def table(self) -> str:
         """Return all metrics as lines of text."""
         return "\n".join(map(one_line, _lines(self.summary(), numbers=self._not_booleans)))
+
+
+def _are_proportions(name: str, values: Sequence[float]) -> bool:
+    """True for values between 0 and 1 that are no counts, so that no interval of their mean leaves that range."""
+    are_counts = name != "reward" and int in set(map(type, values))
+    return not are_counts and min(values) >= 0 and max(values) <= 1
 
 
 def _vote(answer: Any) -> str | bytes | None:
@@ -301,7 +318,8 @@ async def write_aggregate_metrics(
     Only agents whose environment computes metrics of its own are asked, or with `always` all of them. The records are
     in `inputs`, or else in the output. Raises AggregationError if that fails."""
     try:
-        agents = [agent_name] if agent_name else client.names("responses_api_agents")
+        players = [name for kind in ("responses_api_agents", ENVIRONMENT_SERVERS) for name in client.names(kind)]
+        agents = [agent_name] if agent_name else players
         own = [agent for agent in agents if not always and await _has_own_metrics(client, agent)]
         stored = (line for path in inputs or [output] for line in read_rollouts(path, warn=bool(inputs)))
         by_agent = _records_by_agent((line.record for line in stored), agent_name) if always or own else {}
@@ -331,16 +349,21 @@ def _environments_of(block: Any) -> list[str]:
 async def _own_metrics(client: ServerClient, agent: str, records: list[JsonObject]) -> JsonObject:
     if len(records) > MAX_RECORDS:
         raise ValueError(f"'{agent}' has {len(records)} records, more than {MAX_RECORDS}")
+    from nemo_gym.server.aggregate_metrics import AggregateMetrics, AggregateMetricsRequest
+
     request = AggregateMetricsRequest(verify_responses=records)
     metrics = await client.call(agent, "/aggregate_metrics", request, answer=AggregateMetrics)
-    return {AGENT_REF_KEY_NAME: {"name": agent}, **metrics.model_dump()}
+    agents = {name for record in records if (name := agent_of(record)) is not None}
+    named = agents.pop() if len(agents) == 1 else agent
+    front = {} if named == agent else {ENVIRONMENT_SERVER_KEY_NAME: agent}
+    return {AGENT_REF_KEY_NAME: {"name": named}, **front, **metrics.model_dump()}
 
 
 def _records_by_agent(all_records: Iterable[JsonObject], agent_name: str | None) -> dict[str, list[JsonObject]]:
     """Return the stripped records of each agent, sorted by task and rollout index."""
     found: dict[str, list[JsonObject]] = {}
     for record in all_records:
-        agent = agent_name or agent_of(record)
+        agent = agent_name or record.get(ENVIRONMENT_SERVER_KEY_NAME) or agent_of(record)
         if agent is not None:
             found.setdefault(agent, []).append(strip_record(record))
     for records in found.values():
@@ -385,9 +408,9 @@ class FailureMessages:
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
 
-    def add(self, failure: NoResult) -> None:
-        """Count one failed rollout."""
-        text = short_message(failure)
+    def add(self, outcome: Outcome) -> None:
+        """Count one rollout without a result."""
+        text = short_message(outcome)
         kind = _VARYING.sub("#", text)
         if kind not in self._examples:
             if len(self._examples) >= MAX_KINDS:
@@ -400,18 +423,21 @@ class FailureMessages:
         return [(self._examples[kind], times) for kind, times in self._counts.most_common(count)]
 
 
-def short_message(failure: NoResult) -> str:
+def short_message(outcome: Outcome) -> str:
     """The failing server and what it said, on one line: `policy_model: 401 Incorrect API key`."""
-    text = _UPSTREAM.sub(lambda match: f"{match[1]} ", " ".join(failure.message.split()))
-    named = f"{failure.server}: {text}" if failure.server and failure.server not in text else text
-    if failure.cause == "input" and failure.server:
-        named = f"row {failure.id.task_index + 1}: {named}"
+    error = outcome.error
+    if error is None:
+        return ""
+    text = _UPSTREAM.sub(lambda match: f"{match[1]} ", " ".join(str(error).split()))
+    named = f"{error.server}: {text}" if error.server and error.server not in text else text
+    if error.cause == "input" and error.server:
+        named = f"row {outcome.row.task_index + 1}: {named}"
     return shorten(named, MAX_SHOWN)
 
 
-def setup_message(failure: NoResult) -> str:
-    """Why no rollout can succeed, and what to check."""
-    names = _OF_POLICY if failure.server == "policy_model" else _OF_OTHERS
-    is_untrusted = "certificate verify failed" in failure.message
-    remedy = _UNTRUSTED if is_untrusted else _REMEDIES[failure.code or ""].format(**names)
-    return f"{failure.server or 'The model'} cannot be used: {failure.message.rstrip('.')}. {remedy}"
+def setup_message(error: RolloutError) -> str:
+    """Explain why no rollout can succeed, and what to check."""
+    names = _OF_POLICY if error.server == "policy_model" else _OF_OTHERS
+    is_untrusted = "certificate verify failed" in str(error)
+    remedy = _UNTRUSTED if is_untrusted else _REMEDIES[error.code or ""].format(**names)
+    return f"{error.server or 'The model'} cannot be used: {str(error).rstrip('.')}. {remedy}"

@@ -1,4 +1,4 @@
-"""What a run finds in its output: which rollouts are done, and whether they were made the same way.
+"""Resume a run: find the rollouts in its output, and check that they were made the same way.
 
 The manifest beside an output has the input, configuration and code that its rollouts were made with. A resumed run
 compares it with its own, so that rollouts of two kinds do not mix unnoticed. The code is that of the servers' folders,
@@ -6,12 +6,13 @@ and the files that their configuration names."""
 
 import contextlib
 import logging
+import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel, Field
@@ -19,10 +20,10 @@ from pydantic import BaseModel, Field
 from nemo_gym import __version__
 from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.words import count_of, indented_list
-from nemo_gym.config.command_line import shown_arguments
-from nemo_gym.config.fingerprint import describe_file_changes, hash_server_files
-from nemo_gym.config.keys import VOLATILE_KEYS, blocks_in, dotted, leaves
+from nemo_gym.config.command_line import shown_arguments, shown_option
+from nemo_gym.config.keys import VOLATILE_KEYS, blocks_in, changes, dotted
 from nemo_gym.config.secrets import masked
+from nemo_gym.config.server_files import hash_server_files
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.prompts import load_prompt_config
 from nemo_gym.rollouts.config import RolloutCollectionConfig
@@ -51,7 +52,7 @@ class InputFile(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a run was made with."""
+    """The input, options, servers and code of a run."""
 
     input: InputFile
     options: dict[str, Any]
@@ -65,25 +66,47 @@ class Manifest(BaseModel):
     created_at: float = 0.0
 
     def changes_to(self, now: "Manifest") -> list[str]:
-        """What is different now, a line each."""
+        """Describe what is different now, a line each."""
         is_same = self.input.sha256 == now.input.sha256
         lines = [] if is_same else [f"the dataset: {self.input} before, {now.input} with other rows now"]
-        lines += [*_differences(self.options, now.options), *_differences(self.servers, now.servers)]
-        if self.files is not None and now.files is not None:
-            lines += describe_file_changes(self.files, now.files)
+        replaced = self._replaced_servers(now)
+        lines += [f"{name}: {before} before, {after} now" for name, (before, after) in replaced.items()]
+        old, new = ({name: own for name, own in each.servers.items() if name not in replaced} for each in (self, now))
+        for change in (*changes(self.options, now.options), *changes(old, new)):
+            if VOLATILE_KEYS.isdisjoint(change.path):
+                was, is_now = ("not set" if each is None else repr(each) for each in change[1:])
+                lines.append(f"{dotted(change.path)}: {was} before, {is_now} now")
+        files = () if self.files is None or now.files is None else changes(self.files, now.files)
+        for (name,), was, is_now in sorted(files):
+            if not replaced or None not in (was, is_now):  # else it is a file of the other server
+                lines.append(f"{name} was {'deleted' if is_now is None else 'added' if was is None else 'changed'}")
         return lines
+
+    def _replaced_servers(self, now: "Manifest") -> dict[str, tuple[str, str]]:
+        """The servers that run other code now, each with the folders of both, such as another kind of model."""
+        before, after = (
+            {block.name: f"{block.server_type}/{block.implementation}" for block in blocks_in(one.servers)}
+            for one in (self, now)
+        )
+        return {name: (before[name], after[name]) for name in before if after.get(name, before[name]) != before[name]}
 
 
 def make_manifest(
-    input_path: Path, *, sha256: str, rows: int, options: dict[str, Any], settings: Mapping[str, Any]
+    input_path: Path,
+    *,
+    sha256: str,
+    rows: int,
+    options: dict[str, Any],
+    settings: Mapping[str, Any],
+    code: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """The manifest of a run that is about to start, without secrets."""
+    """The manifest of a run that is about to start, without secrets. `code` has hashes of what is in no folder."""
     names = {block.name for block in blocks_in(settings)}
     return Manifest(
         input=InputFile(path=str(input_path), sha256=sha256, rows=rows),
         options=options,
         servers={name: block for name, block in masked(settings).items() if name in names},
-        files=hash_server_files(settings) if settings else None,
+        files={**hash_server_files(settings), **(code or {})} if settings else None,
         command=[Path(sys.argv[0]).name, *shown_arguments(sys.argv[1:])],
         versions={"nemo_gym": __version__, "python": platform.python_version()},
         created_at=round(time.time(), 3),
@@ -107,21 +130,13 @@ def write_manifest(output: Path, manifest: Manifest) -> None:
 
 
 def question(output: Path, changes: list[str]) -> ConfigError:
-    """The error that asks the user what to do about a change."""
+    """Return the error that asks the user what to do about a change."""
     return ConfigError(
         f"{output} contains rollouts from a different input or configuration:\n{indented_list(changes)}\n"
-        "Choose what to do: +resume=continue keeps them and makes the missing rollouts with the new configuration, "
-        "+resume=restart moves them aside and starts from the beginning. Or give another output_jsonl_fpath."
+        f"Choose what to do: {shown_option('resume', 'continue')} keeps them and makes the missing rollouts with the "
+        f"new configuration, {shown_option('resume', 'restart')} moves them aside and starts from the beginning. Or "
+        "give another output."
     )
-
-
-def _differences(before: Any, now: Any) -> Iterator[str]:
-    values, new_values = dict(leaves(before)), dict(leaves(now))
-    for path in dict.fromkeys([*values, *new_values]):
-        pair = values.get(path), new_values.get(path)
-        if pair[0] != pair[1] and VOLATILE_KEYS.isdisjoint(path):
-            old, new = ("not set" if each is None else repr(each) for each in pair)
-            yield f"{dotted(path)}: {old} before, {new} now"
 
 
 def archive_output(output: Path) -> None:
@@ -131,6 +146,13 @@ def archive_output(output: Path) -> None:
             path.rename(archived)
 
 
+class Found(NamedTuple):
+    """The rollouts in the output, and their metrics."""
+
+    completed: CompletedIndex
+    metrics: RunningMetrics
+
+
 def load_completed(
     store: RolloutStore,
     dataset: DatasetFingerprint,
@@ -138,55 +160,57 @@ def load_completed(
     dataset_path: Path,
     config: RolloutCollectionConfig,
     settings: Mapping[str, Any],
-    metrics: RunningMetrics,
-) -> CompletedIndex:
-    """The rollouts in the output, counted in `metrics`. If they were made another way, raises the question what to do,
-    unless `config` answers it."""
+    code: Mapping[str, str] | None = None,
+) -> Found:
+    """Return the rollouts in the output. Raises ConfigError if they were made another way, unless `config` says
+    what to do about it."""
     options = config.model_dump(include={"agent_name", "responses_create_params", "seed_per_repeat"})
     if config.num_repeats_add_seed:
         options["num_repeats_add_seed"] = True
     if config.prompt_config is not None:
         options["prompt"] = load_prompt_config(config.prompt_config).model_dump()
-    now = make_manifest(dataset_path, sha256=dataset.sha256, rows=dataset.rows, options=options, settings=settings)
+    if config.tokens_output is not None:
+        options["tokens_output"] = os.path.relpath(config.tokens_output, store.output.parent)
+    rows = dataset.rows
+    now = make_manifest(dataset_path, sha256=dataset.sha256, rows=rows, options=options, settings=settings, code=code)
     before = read_manifest(store.output)
     changes = [] if before is None or store.is_empty else before.changes_to(now)
     if before is None and not store.is_empty:
         changes = [f"{manifest_path(store.output).name}, which records how they were made, is missing"]
     if changes and config.resume == "ask":
         raise question(store.output, changes)
-    by_content = bool(changes) or not _rows_are_in_place(store, dataset)
-    completed = CompletedIndex(num_repeats=config.max_repeats, by_content=by_content)
-    repeated = RepeatedLines()
-    for number, row in enumerate(store.ids(), 1):
-        if not completed.add(row):
-            repeated.add(number)
-        metrics.num_repeats = max(metrics.num_repeats or 1, row.repeat_index + 1)  # an earlier run may have had more
-    if before is None and completed.count == 0 and not store.is_empty:
+    found = _read_output(store, dataset, num_repeats=config.max_repeats, by_content=bool(changes))
+    count = found.completed.count
+    if before is None and count == 0 and not store.is_empty:
         raise store.not_a_record(1)
-    if before is None or changes or completed.count == 0:
+    if before is None or changes or count == 0:
         write_manifest(store.output, now)
-    if completed.count:
-        logger.info("found %s in %s", count_of(completed.count, "rollout"), store.output)
-        repeated.warn(store.output)
-        _count_records(store, metrics, repeated)
-    return completed
+    if count:
+        logger.info("found %s in %s", count_of(count, "rollout"), store.output)
+    return found
 
 
-def _count_records(store: RolloutStore, metrics: RunningMetrics, repeated: RepeatedLines) -> None:
-    for number, line in enumerate(store.records(), 1):
-        if number in repeated:
-            continue
-        try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise ConfigError(
-                f"{store.output}, line {number} is damaged: {error}. Remove the line to make its rollout again."
-            ) from error
-        metrics.add(record)
+def _read_output(
+    store: RolloutStore, dataset: DatasetFingerprint, *, num_repeats: int, by_content: bool, counted: int = 0
+) -> Found:
+    """Read the output once; again only if an earlier run made more repeats than this one. `counted` is how many."""
+    completed = CompletedIndex(num_repeats=num_repeats, row_hashes=dataset.row_hashes, by_content=by_content)
+    metrics, repeated = RunningMetrics(num_repeats=max(num_repeats, counted)), RepeatedLines()
+    most = 0
+    for number, key, line in store.records():
+        most = max(most, key[1] + 1)
+        if not completed.add(key):
+            repeated.add(number)
+        elif most <= (metrics.num_repeats or 1):
+            metrics.add(_decode(line, f"{store.output}, line {number}"))
+    if most > (metrics.num_repeats or 1):  # a task is complete only with all of them
+        return _read_output(store, dataset, num_repeats=num_repeats, by_content=by_content, counted=most)
+    repeated.warn(store.output)
+    return Found(completed, metrics)
 
 
-def _rows_are_in_place(store: RolloutStore, dataset: DatasetFingerprint) -> bool:
-    """True if every record's row hash matches the dataset row at its index. After `continue` with another input some
-    do not, and no manifest says so."""
-    hashes = dataset.row_hashes
-    return all(row.task_index < len(hashes) and hashes[row.task_index] == int(row.row_hash, 16) for row in store.ids())
+def _decode(line: bytes, place: str) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(f"{place} is damaged: {error}. Remove the line to make its rollout again.") from error

@@ -10,13 +10,13 @@ import logging
 import os
 import shlex
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
@@ -25,15 +25,14 @@ from nemo_gym.common.words import count_of, json_type
 from nemo_gym.config.keys import TASK_INDEX_FIELD
 from nemo_gym.errors import ConfigError
 from nemo_gym.errors import StorageError as StorageError
+from nemo_gym.llm_api.stored_tokens import read_record
 from nemo_gym.rollouts.types import (
     REPEAT_INDEX_KEY_NAME,
     ROW_HASH_KEY_NAME,
-    NoResult,
     Outcome,
     Row,
-    RowId,
-    Scored,
-    parse_row_id,
+    RowKey,
+    parse_row_key,
 )
 
 logger = logging.getLogger(__name__)
@@ -60,10 +59,12 @@ materialized_inputs_path = partial(sibling_path, word="materialized_inputs", suf
 """The rows as they were sent."""
 collated_inputs_path = partial(sibling_path, word="collated_inputs", suffix=".jsonl")
 """The rows of several datasets, or rows with skills."""
+routed_inputs_path = partial(sibling_path, word="routed_inputs", suffix=".jsonl")
+"""Rows with the servers that play them."""
 journal_path = partial(sibling_path, word="journal", suffix=".jsonl")
 """The replies of models, to resume inside a rollout."""
 export_path = partial(sibling_path, word="export", suffix=".json")
-"""What an export used and dropped."""
+"""Counts of the records that an export used and dropped."""
 
 
 def scored_path(failures: Path) -> Path | None:
@@ -114,7 +115,7 @@ BATCH_WAIT_S = 0.02
 
 
 class FileRole(NamedTuple):
-    """What a user is advised to do about a file that cannot be written."""
+    """Advice for a user about a file that cannot be written."""
 
     option: str
     """The parameter that says where the file is."""
@@ -160,7 +161,7 @@ class JsonlFile:
 
     @property
     def end(self) -> int:
-        """Where the next line will be."""
+        """The position of the next line."""
         return self._end
 
     def lines(self) -> Iterator[bytes]:
@@ -247,56 +248,87 @@ class RowNumbering:
 
 
 class CompletedIndex:
-    """Which rollouts are in the output already. Takes one bit per rollout while the dataset stays the same.
+    """The rollouts that the output has already. Takes one bit per rollout while the dataset stays the same.
 
     After a change of the dataset rows are known by content: a row keeps the index that its records have, and a row
     without records never gets the index of another, so that an index means one row in all of the output.
     """
 
-    def __init__(self, *, num_repeats: int, by_content: bool) -> None:
-        self._num_repeats, self._by_content = num_repeats, by_content
+    def __init__(self, *, num_repeats: int, row_hashes: Sequence[int] = (), by_content: bool = False) -> None:
+        """`row_hashes` are those of the dataset. The first record that is not of the row at its index shows that the
+        dataset was another one, even if no manifest says so."""
+        self._num_repeats, self._row_hashes = num_repeats, row_hashes
+        self._by_content = by_content
         self._bits = bytearray()
-        self._done: set[RowId] = set()
+        self._done: set[RowKey] = set()
         self._indices: defaultdict[str, dict[int, None]] = defaultdict(dict)
         """By row hash: equal rows have one each."""
         self.count = 0
 
-    def add(self, row: RowId) -> bool:
+    def add(self, row: RowKey) -> bool:
         """False if the rollout was added before."""
+        if not self._by_content and not self._is_in_place(row):
+            self._know_by_content()
         if self.contains(row):
             return False
         if self._has_bit(row):
-            place, bit = divmod(row.task_index * self._num_repeats + row.repeat_index, 8)
+            place, bit = divmod(row[0] * self._num_repeats + row[1], 8)
             if place >= len(self._bits):
                 self._bits.extend(bytes(place + 1024 - len(self._bits)))
             self._bits[place] |= 1 << bit
         else:
             self._done.add(row)
         if self._by_content:
-            self._indices[row.row_hash][row.task_index] = None
+            self._indices[row[2]][row[0]] = None
         self.count += 1
         return True
 
     def numbering(self) -> "RowNumbering":
-        """What gives the rows of the dataset their indices in the output."""
+        """Return what gives the rows of the dataset their indices in the output."""
         return RowNumbering(self._indices)
 
-    def _has_bit(self, row: RowId) -> bool:
-        """False for repeats of an earlier run that had more of them, too."""
-        return not self._by_content and row.repeat_index < self._num_repeats
-
-    def contains(self, row: RowId) -> bool:
+    def contains(self, row: RowKey) -> bool:
         if not self._has_bit(row):
             return row in self._done
-        place, bit = divmod(row.task_index * self._num_repeats + row.repeat_index, 8)
+        place, bit = divmod(row[0] * self._num_repeats + row[1], 8)
         return place < len(self._bits) and bool(self._bits[place] >> bit & 1)
+
+    def _has_bit(self, row: RowKey) -> bool:
+        """False for repeats of an earlier run that had more of them, too."""
+        return not self._by_content and row[1] < self._num_repeats
+
+    def _is_in_place(self, row: RowKey) -> bool:
+        return row[0] < len(self._row_hashes) and self._row_hashes[row[0]] == int(row[2], 16)
+
+    def _know_by_content(self) -> None:
+        """Turn the bits into keys. All rows so far were in place, so the dataset has their hashes."""
+        for place, byte in enumerate(self._bits):
+            for bit in range(8) if byte else ():
+                if byte >> bit & 1:
+                    task_index, repeat_index = divmod(place * 8 + bit, self._num_repeats)
+                    self._done.add((task_index, repeat_index, f"{self._row_hashes[task_index]:016x}"))
+        for task_index, _, row_hash in self._done:
+            self._indices[row_hash][task_index] = None
+        self._bits.clear()
+        self._by_content = True
+
+
+class TokenWriter(Protocol):
+    """Writes tokens to a file of their own."""
+
+    def split(self, outcomes: Sequence[Outcome]) -> list[bytes]:
+        """Write the tokens of these scored rollouts, and return their lines without them."""
+
+    def close(self) -> None: ...
 
 
 class RolloutStore:
     """The output file and its `_failures` neighbour, with one writer for both."""
 
-    def __init__(self, output: Path, *, on_written: Callable[[Outcome], None]) -> None:
-        self.output = output
+    def __init__(
+        self, output: Path, *, on_written: Callable[[Outcome], None], tokens: TokenWriter | None = None
+    ) -> None:
+        self.output, self._tokens = output, tokens
         self._on_written = on_written
         self._scored = JsonlFile(output)
         self._failed: JsonlFile | None = None
@@ -324,17 +356,13 @@ class RolloutStore:
         """True if the output has no byte."""
         return self._scored.is_empty
 
-    def records(self) -> Iterator[bytes]:
-        """The lines of the output."""
-        return self._scored.lines()
-
-    def ids(self) -> Iterator[RowId]:
-        """The ids of the rollouts in the output."""
-        for number, line in enumerate(self.records(), 1):
-            row = parse_row_id(line)
-            if row is None:
+    def records(self) -> Iterator[tuple[int, RowKey, bytes]]:
+        """The lines of the output: number, key and content."""
+        for number, line in enumerate(self._scored.lines(), 1):
+            key = parse_row_key(line)
+            if key is None:
                 raise self.not_a_record(number)
-            yield row
+            yield number, key, line
 
     def not_a_record(self, number: int) -> ConfigError:
         """The error for an output with a line that this command did not write."""
@@ -386,17 +414,20 @@ class RolloutStore:
     async def _write_batch(self, outcomes: list[Outcome]) -> None:
         """Lines are made here, and written by another thread, which so needs next to no Python to run."""
         try:
-            scored = [outcome.line() for outcome in outcomes if isinstance(outcome, Scored)]
-            failed = [outcome.line() for outcome in outcomes if not isinstance(outcome, Scored)]
-            await asyncio.get_running_loop().run_in_executor(self._disk, self._write, scored, failed)
+            scored = [outcome for outcome in outcomes if outcome.error is None]
+            lines = None if self._tokens else [outcome.line() for outcome in scored]
+            failed = [outcome.line() for outcome in outcomes if outcome.error is not None]
+            await asyncio.get_running_loop().run_in_executor(self._disk, self._write, scored, lines, failed)
             for outcome in outcomes:
                 self._on_written(outcome)
         except Exception as error:
             self._error = error
 
-    def _write(self, scored: list[bytes], failed: list[bytes]) -> None:
-        if scored:
-            self._scored.add(scored)
+    def _write(self, scored: list[Outcome], lines: list[bytes] | None, failed: list[bytes]) -> None:
+        if lines is None and self._tokens is not None:
+            lines = self._tokens.split(scored)
+        if lines:
+            self._scored.add(lines)
         if failed:
             if self._failed is None:
                 self._failed = JsonlFile(failures_path(self.output))
@@ -412,15 +443,14 @@ class GroupedWriter:
         self._sizes: dict[int, int] = {}
         self._groups: dict[int, list[Outcome]] = {}
 
-    def count(self, rows: Iterable[Row | NoResult]) -> Iterator[Row | NoResult]:
+    def count(self, rows: Iterable[Row | Outcome]) -> Iterator[Row | Outcome]:
         """Pass rows through and count how many there are of each: fewer than repeats if some are done already."""
-        for task_index, repeats in itertools.groupby(rows, key=lambda row: row.id.task_index):
-            group = list(repeats)
+        for task_index, group in group_by_task(rows):
             self._sizes[task_index] = len(group)
             yield from group
 
     async def write(self, outcome: Outcome) -> None:
-        task_index = outcome.id.task_index
+        task_index = outcome.row.task_index
         group = self._groups.setdefault(task_index, [])
         group.append(outcome)
         if len(group) == self._sizes[task_index]:
@@ -433,8 +463,18 @@ class GroupedWriter:
             await self._flush(task_index)
 
     async def _flush(self, task_index: int) -> None:
-        for outcome in sorted(self._groups.pop(task_index), key=lambda outcome: outcome.id):
+        for outcome in sorted(self._groups.pop(task_index), key=lambda outcome: outcome.row.key):
             await self._write_one(outcome)
+
+
+def group_by_task(rows: Iterable[Row | Outcome]) -> Iterator[tuple[int, list[Row | Outcome]]]:
+    """Repeats of one row together, as they come."""
+    for task_index, repeats in itertools.groupby(rows, key=_task_index):
+        yield task_index, list(repeats)
+
+
+def _task_index(found: Row | Outcome) -> int:
+    return found.row.task_index if isinstance(found, Outcome) else found.task_index
 
 
 SHOWN_RANGES = 5
@@ -473,8 +513,8 @@ def _ranges(numbers: list[int]) -> list[str]:
 
 
 class SeenRollouts:
-    """Tells rollouts that were read already, by their row, repeat and response: outputs of several runs in one file
-    have other responses. Takes about 100 bytes for each."""
+    """Recognizes rollouts that were read already, by their row, repeat and response: outputs of several runs in one
+    file have other responses. Takes about 100 bytes for each."""
 
     def __init__(self) -> None:
         self._digests: set[bytes] = set()
@@ -484,11 +524,16 @@ class SeenRollouts:
         identity = [record.get(name) for name in (TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME)]
         if None in identity or "reward" not in record:
             return False
-        digest = hashlib.blake2b(orjson.dumps([*identity, record.get("response")]), digest_size=12).digest()
+        content = orjson.dumps([*identity, record.get("response")], default=_tokens_digest)
+        digest = hashlib.blake2b(content, digest_size=12).digest()
         if digest in self._digests:
             return True
         self._digests.add(digest)
         return False
+
+
+def _tokens_digest(numbers: Any) -> str:
+    return hashlib.blake2b(bytes(numbers), digest_size=12).hexdigest()
 
 
 class StoredRolloutsError(ConfigError):
@@ -503,7 +548,7 @@ class StoredLine(NamedTuple):
     """The file and the line, for messages."""
     record: dict[str, Any]
     number: int = 0
-    """Of the line, from 1."""
+    """The number of the line, from 1."""
 
 
 def read_records(path: Path) -> Iterator[StoredLine]:
@@ -513,7 +558,7 @@ def read_records(path: Path) -> Iterator[StoredLine]:
         for number, line in enumerate(lines, 1):
             place = f"{path}, line {number}"
             try:
-                record = orjson.loads(line) if line.strip() else None
+                record = read_record(line) if line.strip() else None
             except ValueError as error:
                 if line.endswith(b"\n"):
                     raise StoredRolloutsError(f"{place} is not JSON: {error}.") from error

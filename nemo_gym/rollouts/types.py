@@ -1,4 +1,4 @@
-"""The outcome of a rollout: a scored record, or no result and its cause."""
+"""A row on its way to its agent, the outcome on its way to the file, and what is read from stored records."""
 
 import hashlib
 import json
@@ -10,15 +10,20 @@ from typing import Any, Self
 import msgspec
 import orjson
 
+from nemo_gym.client.call_log import Routing
 from nemo_gym.common.redaction import redact
 from nemo_gym.config.keys import (
     AGENT_REF_KEY_NAME,
+    FAILURE_KIND,
+    FAILURE_REASON,
+    MASK_SAMPLE,
     ROLLOUT_INDEX_KEY_NAME,
     ROW_FIELDS,
     TASK_INDEX_FIELD,
     TASK_INDEX_KEY_NAME,
 )
-from nemo_gym.errors import Cause, RolloutError
+from nemo_gym.errors import RolloutError
+from nemo_gym.llm_api.stored_tokens import encode_stored
 
 REPEAT_INDEX_KEY_NAME = "_repeat_index"
 ROW_HASH_KEY_NAME = "_row_hash"
@@ -28,38 +33,132 @@ METADATA_FIELDS = frozenset(
         *("_attempts", "_retries", "_seconds"),
     )
 )
-"""What the collector adds to a record."""
+"""Fields that the collector adds to a record."""
 _NOT_COPIED = METADATA_FIELDS | {TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME}
 _TASK_INDEX, _ROLLOUT_INDEX = f'"{TASK_INDEX_KEY_NAME}":%d,'.encode(), f'"{ROLLOUT_INDEX_KEY_NAME}":%d,'.encode()
 _METADATA = (
     f'"{TASK_INDEX_FIELD}":%d,"{REPEAT_INDEX_KEY_NAME}":%d,"{ROW_HASH_KEY_NAME}":"%b",'
     '"_attempts":%d,"_retries":%d,"_seconds":%.6f}\n'
 ).encode()
-_ROW_ID = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
+_ROW_KEY = re.compile(rb'"_task_index":(\d+),"_repeat_index":(\d+),"_row_hash":"([0-9a-f]{16})"')
 
 
 ANSWER_FIELDS = ("extracted_answer", "parsed_option", "answer")
-"""Where environments put what they read as the model's answer. The first one that a record has is its vote."""
+"""Fields in which environments put the model's answer as they read it. The first one that a record has is its vote."""
+FAILURE_FIELDS = frozenset((MASK_SAMPLE, FAILURE_KIND, FAILURE_REASON))
+"""Fields of records that are not metrics."""
+
+RowKey = tuple[int, int, str]
+"""Names a rollout: the index of the row in the dataset, the index of the repeat, and the hash of the row."""
+NO_DATASET = -1
+"""The task index of a row that a trainer brings. It is sent as it is, and its record is the agent's reply alone."""
 
 
-class RowId(msgspec.Struct, frozen=True, order=True):
-    """Which rollout: the index of the row in the dataset, the index of the repeat, and the hash of the row."""
+class Row(msgspec.Struct, frozen=True):
+    """One rollout to make: a row of a dataset, which repeat and attempt it is, and the agent that makes it."""
 
     task_index: int
     repeat_index: int
     row_hash: str
+    agent: str
+    body: bytes
+    """The row as JSON, as the agent gets it."""
+    timeout_s: float = 3600.0
+    """Time limit for one attempt."""
+    attempt: int = 1
+    group: str = ""
+    """Rollouts of one group go to one worker, while it lives."""
 
-    def metadata(self) -> dict[str, Any]:
-        """The fields that identify a rollout in its record."""
-        return {
-            TASK_INDEX_FIELD: self.task_index,
-            REPEAT_INDEX_KEY_NAME: self.repeat_index,
-            ROW_HASH_KEY_NAME: self.row_hash,
+    @property
+    def key(self) -> RowKey:
+        return self.task_index, self.repeat_index, self.row_hash
+
+    @property
+    def routing(self) -> Routing | None:
+        """What endpoints may be told. None for a row of `run_examples`, which says nothing of itself."""
+        if not self.row_hash:
+            return None
+        return Routing(f"{self.row_hash}-{self.repeat_index}", self.group or self.row_hash)
+
+
+class Outcome(msgspec.Struct):
+    """The end of an attempt at a rollout: scored, with its record, or without a result, with the error that says why.
+
+    An error outside the policy is never a reward of 0."""
+
+    row: Row
+    record: bytes = b""
+    """The agent's reply with the fields of its row: a JSON object on one line. Empty without a result."""
+    error: RolloutError | None = None
+    seconds: float = 0.0
+    started_at: float = 0.0
+    """The error of an attempt without a result."""
+    retries: int = 0
+    throttled: int = 0
+    """How many requests were retried, and how often a server was overloaded."""
+    is_final: bool = True
+    """False if another attempt follows."""
+    values: Mapping[str, Any] = {}
+    """The part of the record that metrics need, so that it is not decoded twice: its fields that are no objects or
+    lists, without those of its row, and the model's answer."""
+    tokens: Sequence[Any] = ()
+    """Input, output, reasoning and total, as the endpoint counts them; empty if it does not."""
+    is_cut_off: bool = False
+    """True if a token or step limit ended the rollout before the model was done."""
+
+    @classmethod
+    def failed(cls, row: Row, error: RolloutError, *, seconds: float = 0.0, throttled: int = 0) -> Self:
+        """The outcome of an attempt that has just failed after `seconds`."""
+        error.__traceback__ = error.__cause__ = error.__context__ = None  # their frames hold the whole conversation
+        return cls(row, error=error, seconds=seconds, started_at=time.time() - seconds, throttled=throttled)
+
+    def line(self) -> bytes:
+        """The line that is written: a record, or a failed attempt."""
+        return self._record_line() if self.error is None else self._failure_line(self.error)
+
+    def _record_line(self) -> bytes:
+        """With the indices as public tools spell them, too, unless the agent's reply repeats those it was sent."""
+        row = self.row
+        task, repeat = row.task_index, row.repeat_index
+        metadata = (task, repeat, row.row_hash.encode(), row.attempt, self.retries, self.seconds)
+        indices = b"".join(
+            (
+                b"" if TASK_INDEX_KEY_NAME in self.values else _TASK_INDEX % task,
+                b"" if ROLLOUT_INDEX_KEY_NAME in self.values else _ROLLOUT_INDEX % repeat,
+            )
+        )
+        return b"%b,%b%b" % (self.record[:-1], indices, _METADATA % metadata)
+
+    def _failure_line(self, error: RolloutError) -> bytes:
+        row = self.row
+        fields: dict[str, Any] = {
+            TASK_INDEX_KEY_NAME: row.task_index,
+            ROLLOUT_INDEX_KEY_NAME: row.repeat_index,
+            TASK_INDEX_FIELD: row.task_index,
+            REPEAT_INDEX_KEY_NAME: row.repeat_index,
+            ROW_HASH_KEY_NAME: row.row_hash,
+            "cause": error.cause,
+            "code": error.code,
+            "message": redact(str(error)),
+            "server": error.server,
+            "attempt": row.attempt,
+            "is_final": self.is_final,
+            "started_at": round(self.started_at, 3),
+            "seconds": round(self.seconds, 6),
+            "row": _raw_json_or_text(row.body),
         }
+        if error.response is not None:
+            fields["response"] = orjson.Fragment(encode_stored(error.response))
+        return orjson.dumps(fields) + b"\n"
 
 
-NO_DATASET = RowId(-1, 0, "")
-"""Of a row that a trainer brings: it is sent as it is, and its record has nothing but the agent's reply."""
+def _raw_json_or_text(body: bytes) -> Any:
+    """A row as it is if it is JSON, otherwise as text. JSON that can be read may be nested too deep to be encoded."""
+    try:
+        orjson.loads(body)
+    except ValueError:
+        return body.decode(errors="replace")[:2000]
+    return orjson.Fragment(body)
 
 
 def task_index_of(record: Mapping[str, Any]) -> Any:
@@ -85,11 +184,11 @@ def hash_row(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()[:16]
 
 
-def parse_row_id(line: bytes) -> RowId | None:
-    """The id in a stored record: the last one, if it quotes another record. It is near the end, so that a long record
+def parse_row_key(line: bytes) -> RowKey | None:
+    """The key in a stored record: the last one, if it quotes another record. It is near the end, so that a long record
     need not be searched."""
-    found = [*_ROW_ID.finditer(line, max(0, len(line) - 400))] or [*_ROW_ID.finditer(line)]
-    return RowId(int(found[-1][1]), int(found[-1][2]), found[-1][3].decode()) if found else None
+    found = [*_ROW_KEY.finditer(line, max(0, len(line) - 400))] or [*_ROW_KEY.finditer(line)]
+    return (int(found[-1][1]), int(found[-1][2]), found[-1][3].decode()) if found else None
 
 
 def single_line_record(record: bytes, fields: Iterable[str]) -> bytes:
@@ -124,8 +223,8 @@ def add_row_fields(record: bytes, fields: Container[str], row: bytes) -> bytes:
 
 
 def wants_no_row_fields(reply: Mapping[str, Any]) -> bool:
-    """True if an environment says that its records are to be without fields of their rows: with an empty list. Which
-    fields are those of the row only the collector can tell."""
+    """True if an environment asks for records without the fields of their rows, with an empty list. Any other list is
+    ignored: only the collector knows the fields of the row."""
     return ROW_FIELDS in reply and reply[ROW_FIELDS] == []
 
 
@@ -137,26 +236,17 @@ def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in record.items() if name not in own or name == "reward"}
 
 
-class RecordMetrics(msgspec.Struct, frozen=True):
-    """The small part of a record that metrics need, so that the rest is neither kept nor decoded twice."""
-
-    values: Mapping[str, Any] = {}
-    """Its fields that are no objects or lists, without those of its row, and the model's answer."""
-    tokens: Sequence[Any] = ()
-    """Input, output, reasoning and total, as the endpoint counts them; empty if it does not."""
-    is_cut_off: bool = False
-
-
-def record_metrics(record: Mapping[str, Any]) -> RecordMetrics:
-    """Return the metrics of a record."""
+def metric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values`, `tokens` and `is_cut_off` of the Outcome of a record."""
     values = {
         name: value
         for name, value in results_of(record).items()
-        if name in ANSWER_FIELDS or not isinstance(value, dict | list)
+        if name in ANSWER_FIELDS or not (name in FAILURE_FIELDS or isinstance(value, dict | list))
     }
     response = record.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
-    return RecordMetrics(values, _tokens_in(usage) if isinstance(usage, dict) else (), is_cut_off(response))
+    tokens = _tokens_in(usage) if isinstance(usage, dict) else ()
+    return {"values": values, "tokens": tokens, "is_cut_off": is_cut_off(response)}
 
 
 def _tokens_in(usage: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -171,109 +261,3 @@ def is_cut_off(response: object) -> bool:
         return False
     was_cut = bool(response.get("incomplete_details")) or response.get("status") == "incomplete"
     return was_cut or response.get("ended_by") == "max_steps"
-
-
-def raw_json_or_text(body: bytes) -> Any:
-    """A row as it is if it is JSON, otherwise as text. JSON that can be read may be nested too deep to be encoded."""
-    try:
-        orjson.loads(body)
-    except ValueError:
-        return body.decode(errors="replace")[:2000]
-    return orjson.Fragment(body)
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One rollout to make."""
-
-    id: RowId
-    agent: str
-    body: bytes
-    """The row as JSON, as the agent gets it."""
-    group: str = ""
-    """Rollouts of one group go to one worker, while it lives."""
-
-
-class Scored(msgspec.Struct):
-    """A rollout with a finite reward."""
-
-    id: RowId
-    record: bytes
-    """The agent's reply, a JSON object on one line."""
-    metrics: RecordMetrics = RecordMetrics()
-    attempts: int = 1
-    retries: int = 0
-    throttled: int = 0
-    """How many requests were retried, and how often a server was overloaded."""
-    seconds: float = 0.0
-
-    def line(self) -> bytes:
-        """The record as it is written. The indices are there as public tools spell them, too, unless the agent's reply
-        repeats those it was sent."""
-        task, repeat, row_hash = self.id.task_index, self.id.repeat_index, self.id.row_hash
-        metadata = (task, repeat, row_hash.encode(), self.attempts, self.retries, self.seconds)
-        indices = b"".join(
-            (
-                b"" if TASK_INDEX_KEY_NAME in self.metrics.values else _TASK_INDEX % task,
-                b"" if ROLLOUT_INDEX_KEY_NAME in self.metrics.values else _ROLLOUT_INDEX % repeat,
-            )
-        )
-        return b"%b,%b%b" % (self.record[:-1], indices, _METADATA % metadata)
-
-
-class NoResult(msgspec.Struct, frozen=True):
-    """An attempt that failed for a reason outside the policy. Never a reward of 0."""
-
-    id: RowId
-    cause: Cause
-    message: str
-    server: str | None = None
-    code: str | None = None
-    """Machine-readable detail of the cause, such as `refused` of a judge or `session_lost`."""
-    attempt: int = 1
-    is_final: bool = True
-    """True for the last attempt at this rollout."""
-    started_at: float = 0.0
-    seconds: float = 0.0
-    row: Any = None
-    """The row, as far as it could be read."""
-    retryable: bool = True
-    """True if another attempt may succeed."""
-    response: Any = None
-    """The model's response, if there was one before the failure."""
-    status: int | None = None
-    """For a trainer: the status of the RolloutError."""
-    throttled: int = 0
-    """How often a server was overloaded."""
-
-    @classmethod
-    def of(cls, row: Row, cause: Cause, message: str, *, seconds: float, **fields: Any) -> Self:
-        """The failure of an attempt that has just ended after `seconds`."""
-        body, started_at = raw_json_or_text(row.body), time.time() - seconds
-        return cls(row.id, cause, message, started_at=started_at, seconds=seconds, row=body, **fields)
-
-    def line(self) -> bytes:
-        names = ("cause", "code", "message", "server", "attempt", "is_final", "started_at", "seconds", "row")
-        fields = {name: getattr(self, name) for name in names}
-        fields |= {"message": redact(self.message)}
-        fields |= {"started_at": round(self.started_at, 3), "seconds": round(self.seconds, 6)}
-        if self.response is not None:
-            fields["response"] = self.response
-        indices = {TASK_INDEX_KEY_NAME: self.id.task_index, ROLLOUT_INDEX_KEY_NAME: self.id.repeat_index}
-        return orjson.dumps({**indices, **self.id.metadata(), **fields}) + b"\n"
-
-
-Outcome = Scored | NoResult
-
-
-def rollout_error(failure: NoResult) -> RolloutError:
-    """The failure as an exception, for a trainer."""
-    error = RolloutError(
-        failure.cause,
-        failure.message,
-        server=failure.server,
-        retryable=failure.retryable,
-        code=failure.code,
-        status=failure.status,
-    )
-    error.response = failure.response
-    return error

@@ -17,14 +17,14 @@ from typing import Annotated, Any
 import msgspec
 import orjson
 
-from nemo_gym.base_resources_server import check_reward
 from nemo_gym.common.forks import close_in_forks
+from nemo_gym.common.rewards import check_reward
 from nemo_gym.errors import Cause, GymError, RolloutError
 from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.rollouts.call_log import LogRequest
-from nemo_gym.rollouts.types import NoResult, Outcome, RecordMetrics, Row, RowId, Scored, raw_json_or_text
+from nemo_gym.rollouts.call_log import LogRequest, ModelGate
+from nemo_gym.rollouts.types import Outcome, Row
 
-VERSION = 6
+VERSION = 8
 LENGTHS = struct.Struct("!II")
 MAX_HELLO_BYTES = 4096
 MAX_FRAME_BYTES = 2**29
@@ -46,10 +46,9 @@ class Kind(IntEnum):
     logged, the length of the row and a LogRequest. The body is the row, then the lines of stored calls."""
     CANCEL = 4
     """Collector: the number of a row to cancel."""
-    SCORED = 5
-    """Worker: number, retries, throttled, seconds, values of the metrics, tokens, cut off. The body is the record."""
-    NO_RESULT = 6
-    """Worker: number, fields of the failure."""
+    OUTCOME = 5
+    """Worker: number, retries, throttled, seconds, values of the metrics, tokens, cut off, and of an attempt without a
+    result the fields of its error. The body is the record."""
     PING = 7
     PONG = 8
     DRAINING = 9
@@ -58,10 +57,14 @@ class Kind(IntEnum):
     """Collector: which stage are your rollouts in? Worker: the stages of the oldest, by number."""
     CALL = 11
     """Worker: number. The body is a line for the call log."""
+    PAUSE = 12
+    """Collector: true to hold new model calls of its rollouts, false to go on. Worker: the same, when it is done."""
+    VERSION = 13
+    """Collector: the policy version of the model calls of its rollouts from now on."""
 
 
 class ProtocolError(GymError):
-    """The other side sent an invalid frame."""
+    """The peer sent an invalid frame."""
 
 
 class FrameConnection(asyncio.Protocol):
@@ -76,7 +79,7 @@ class FrameConnection(asyncio.Protocol):
     ) -> None:
         self._on_frame, self._on_lost = on_frame, on_lost
         self.max_bytes = max_bytes
-        """The largest frame that is accepted. It may be raised once the other side is known."""
+        """The largest frame that is accepted. It may be raised once the peer is known."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
@@ -103,7 +106,7 @@ class FrameConnection(asyncio.Protocol):
                     break
                 start = body + body_bytes
                 self._on_frame(self, _list(received[head:body]), bytes(received[body:start]))
-        except ProtocolError as error:
+        except (ProtocolError, RecursionError) as error:  # which the text of an error about deep JSON may raise, too
             self._close(error)
         if received is data:
             self._received += data[start:]
@@ -138,7 +141,7 @@ class FrameConnection(asyncio.Protocol):
         if transport is None or transport.get_write_buffer_size() or transport.is_closing():
             return
         unsent, sent = b"".join(self._unsent), 0
-        with contextlib.suppress(OSError):  # it is full, or the other side is gone: the transport will know
+        with contextlib.suppress(OSError):  # it is full, or the peer is gone: the transport will know
             sent = os.write(transport.get_extra_info("socket").fileno(), unsent)
         self._unsent, self._unsent_bytes = [], 0
         if sent < len(unsent):
@@ -184,38 +187,29 @@ def _list(encoded: bytes | bytearray) -> list[Any]:
     return found
 
 
-class RowRequest(msgspec.Struct, frozen=True):
-    """One attempt at a rollout, as a collector asks for it."""
-
-    number: int
-    """Names the request on its connection."""
-    row: Row
-    timeout_s: float
-    attempt: int
-    log: LogRequest | None = None
-
-
-def row_frame(request: RowRequest) -> tuple[list[Any], bytes]:
-    """The frame that asks for an attempt."""
-    row, log = request.row, request.log
-    place = (row.id.task_index, row.id.repeat_index, row.id.row_hash)
-    head = [Kind.ROW, request.number, row.agent, *place, request.timeout_s, request.attempt]
+def row_frame(number: int, row: Row, log: LogRequest | None) -> tuple[list[Any], bytes]:
+    """The frame that asks for an attempt. `number` names the request on its connection."""
+    place = (row.task_index, row.repeat_index, row.row_hash)
+    head = [Kind.ROW, number, row.agent, *place, row.timeout_s, row.attempt]
     if log is None:
         return head, row.body
     return [*head, len(row.body), log.attempt_id, log.mode, log.models, log.models_hash], row.body + log.stored
 
 
-def read_row(head: list[Any], body: bytes, write_call: Callable[[int, bytes], None]) -> RowRequest:
-    """The request in a frame. Its calls are logged with `write_call`, which gets its number."""
+def read_row(
+    head: list[Any], body: bytes, write_call: Callable[[int, bytes], None], gate: ModelGate | None = None
+) -> tuple[int, Row, LogRequest | None]:
+    """The number and row of a request. Its calls are logged with `write_call`, which gets the number, and those of
+    models wait for the gate."""
     if tuple(map(type, head)) not in (_ROW_TYPES, _LOGGED_ROW_TYPES):
         raise ProtocolError(f"the row {head!r:.200}")
     number, agent, task, repeat, row_hash, timeout_s, attempt, *logging = head[1:]
     log = None
     if logging:
         size, attempt_id, mode, models, models_hash = logging
-        log = LogRequest(attempt_id, mode, models, models_hash, body[size:], partial(write_call, number))
+        log = LogRequest(attempt_id, mode, models, models_hash, body[size:], partial(write_call, number), gate)
         body = body[:size]
-    return RowRequest(number, Row(RowId(task, repeat, row_hash), agent, body), timeout_s, attempt, log)
+    return number, Row(task, repeat, row_hash, agent, body, timeout_s, attempt), log
 
 
 _ROW_TYPES = (int, int, str, int, int, str, float, int)
@@ -224,57 +218,75 @@ _LOGGED_ROW_TYPES = (*_ROW_TYPES, int, str, str, list, str)
 
 def outcome_frame(number: int, outcome: Outcome) -> tuple[list[Any], bytes]:
     """The frame with the outcome of a request."""
-    if isinstance(outcome, Scored):
-        counts = (outcome.retries, outcome.throttled)
-        metrics = outcome.metrics
-        return (
-            [Kind.SCORED, number, *counts, outcome.seconds, metrics.values, metrics.tokens, metrics.is_cut_off],
-            outcome.record,
-        )
-    return [Kind.NO_RESULT, number, {name: getattr(outcome, name) for name in _Failure.__struct_fields__}], b""
+    counts = (outcome.retries, outcome.throttled, outcome.seconds)
+    metrics = (outcome.values, outcome.tokens, outcome.is_cut_off)
+    return [Kind.OUTCOME, number, *counts, *metrics, _error_fields(outcome)], outcome.record
+
+
+def _error_fields(outcome: Outcome) -> dict[str, Any] | None:
+    error = outcome.error
+    if error is None:
+        return None
+    fields = {name: getattr(error, name) for name in ("cause", "server", "code", "retryable", "response", "status")}
+    return {**fields, "message": str(error), "started_at": outcome.started_at}
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+TOKEN_COUNTS = 4
+"""Of input, output, reasoning and all tokens."""
 
 
-class _ScoredHead(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class _Error(msgspec.Struct, forbid_unknown_fields=True):
+    cause: Cause
+    message: str
+    server: str | None
+    code: str | None
+    started_at: float
+    retryable: bool
+    response: Any
+    status: int
+
+
+class _Head(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The list of a frame with an outcome, to check it by."""
+
     kind: int
     number: int
     retries: _Count
     throttled: _Count
     seconds: Annotated[float, msgspec.Meta(ge=0)]
     values: dict[str, Any]
-    tokens: list[Any]
+    tokens: Annotated[list[Any], msgspec.Meta(max_length=TOKEN_COUNTS)]
     is_cut_off: bool
+    error: _Error | None
 
 
-class _Failure(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of a NoResult that the collector does not know."""
-
-    cause: Cause
-    message: str
-    server: str | None
-    code: str | None
-    started_at: float
-    seconds: float
-    retryable: bool
-    response: Any
-    status: int | None
-    throttled: _Count
-
-
-def read_outcome(head: list[Any], body: bytes, request: RowRequest) -> Outcome:
-    """The outcome in a frame. Raises ProtocolError if it is not valid: the worker may be out of its mind."""
+def read_outcome(head: list[Any], body: bytes, row: Row) -> Outcome:
+    """The outcome in a frame. Raises ProtocolError if it is not valid."""
     try:
-        if head[0] == Kind.NO_RESULT and len(head) == 3 and not body:
-            failure = msgspec.convert(head[2], _Failure)
-            return failed_attempt(request, **{name: getattr(failure, name) for name in _Failure.__struct_fields__})
-        scored = msgspec.convert(head, _ScoredHead)
-        _check_record(body, scored.values.get("reward"))
-    except (ValueError, RolloutError, ProtocolError) as error:
+        found = msgspec.convert(head, _Head)
+        if len(found.tokens) not in (0, TOKEN_COUNTS):
+            raise ProtocolError(f"{len(found.tokens)} counts of tokens; expected none or {TOKEN_COUNTS}")
+        if found.error is None:
+            _check_record(body, found.values.get("reward"))
+        elif body:
+            raise ProtocolError("a record beside an error")
+    except (ValueError, RecursionError, RolloutError, ProtocolError) as error:
         raise ProtocolError(f"an outcome that is not valid: {error}") from error
-    metrics = RecordMetrics(scored.values, scored.tokens, scored.is_cut_off)
-    return Scored(request.row.id, body, metrics, request.attempt, scored.retries, scored.throttled, scored.seconds)
+    outcome = Outcome(row, body, seconds=found.seconds, retries=found.retries, throttled=found.throttled)
+    if found.error is None:
+        outcome.values, outcome.tokens, outcome.is_cut_off = found.values, found.tokens, found.is_cut_off
+    else:
+        outcome.error, outcome.started_at = _read_error(found.error), found.error.started_at
+    return outcome
+
+
+def _read_error(sent: _Error) -> RolloutError:
+    error = RolloutError(
+        sent.cause, sent.message, server=sent.server, retryable=sent.retryable, code=sent.code, status=sent.status
+    )
+    error.response = sent.response
+    return error
 
 
 class _Reward(msgspec.Struct):
@@ -294,8 +306,3 @@ def _check_record(record: bytes, reward: Any) -> None:
     check_reward(found)
     if found != reward:
         raise ProtocolError(f"the reward {reward!r:.100} beside a record with {found!r}")
-
-
-def failed_attempt(request: RowRequest, **fields: Any) -> NoResult:
-    """A failure of an attempt that this process did not make itself."""
-    return NoResult(request.row.id, attempt=request.attempt, row=raw_json_or_text(request.row.body), **fields)

@@ -4,8 +4,10 @@ itself, such as Ray workers and process pools, can import its modules, too."""
 import ast
 import hmac
 import importlib
+import logging
 import os
 import secrets
+import shutil
 import sys
 import traceback
 from collections import Counter
@@ -16,17 +18,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from nemo_gym.common.paths import SERVER_FOLDERS
-from nemo_gym.common.server_folders import make_importable, modules_in, package_of
+from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS, UV_FOLDER, make_importable, modules_in, package_of
 from nemo_gym.compute.pool import available_cores
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.config.types import ServerSpec, check_num_workers
 from nemo_gym.errors import ConfigError, StartupError
-from nemo_gym.runtime.venvs import VenvSettings, python_for
+from nemo_gym.runtime.requirements import VenvSettings, python_for
 from nemo_gym.server.base import SimpleServer
 
+logger = logging.getLogger(__name__)
+
 PYTHONPATH = "PYTHONPATH"
-_OWN_PACKAGES = ("nemo_gym", *SERVER_FOLDERS)
+PACKAGE = "nemo_gym"
+_OWN_PACKAGES = (PACKAGE, *SERVER_FOLDERS)
 
 
 def load_server_class(server_type: str, folder: Path, entrypoint: str) -> type[SimpleServer]:
@@ -80,13 +84,18 @@ def _served_class(module: ModuleType, file: Path) -> type[SimpleServer]:
 
 @contextmanager
 def children_can_import(servers: Sequence[ServerSpec]) -> Iterator[None]:
-    """Put the roots of the folders, and the folders themselves, on the path of child processes.
+    """Put the roots of the folders, and the folders themselves, on the path of child processes, and `uv` on PATH.
 
     A folder is left out if a module in it has the name of one of the standard library or of another folder: a child
     would import the wrong one. Such a server needs `isolation: process`, and a name of its own for the module.
     """
-    before, paths = os.environ.get(PYTHONPATH), _paths(servers)
-    os.environ[PYTHONPATH] = os.pathsep.join([*paths, *([before] if before else [])])
+    before, paths = {name: os.environ.get(name) for name in (PYTHONPATH, "PATH")}, _paths(servers)
+    shadows = [path for path in paths if _has_other_package(Path(path))]
+    if shadows:
+        logger.warning("%s has a `nemo_gym` of its own; the one that runs is %s", shadows[0], PARENT_DIR / PACKAGE)
+    ours = [str(PARENT_DIR)] if shadows else []
+    os.environ[PYTHONPATH] = os.pathsep.join([*ours, *paths, *filter(None, [before[PYTHONPATH]])])
+    os.environ["PATH"] = os.pathsep.join([*filter(None, [before["PATH"]]), *_folders_of_uv()])
     own = {str(server.folder) for server in servers}
     added = [path for path in paths if path in own and path not in sys.path]
     sys.path += added  # children of multiprocessing get this list, and not the variable
@@ -94,10 +103,23 @@ def children_can_import(servers: Sequence[ServerSpec]) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = [path for path in sys.path if path not in added]
-        if before is None:
-            os.environ.pop(PYTHONPATH, None)
-        else:
-            os.environ[PYTHONPATH] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _folders_of_uv() -> list[str]:
+    """The folder of `uv`, if it is installed with this interpreter or by `make`, but is not on the PATH."""
+    if shutil.which("uv") is not None:
+        return []
+    return [str(folder) for folder in (Path(sys.executable).parent, UV_FOLDER) if (folder / "uv").is_file()]
+
+
+def _has_other_package(root: Path) -> bool:
+    """True for a folder from which `import nemo_gym` imports another one, such as a public clone."""
+    return (root / PACKAGE / "__init__.py").is_file() and root.resolve() != PARENT_DIR
 
 
 def _paths(servers: Sequence[ServerSpec]) -> list[str]:
@@ -123,7 +145,7 @@ def wants_ray(config: Mapping[str, Any]) -> bool:
 
 
 def session_secret(token: str | None) -> str:
-    """What session tokens are signed with: made for each run, the same in all its workers."""
+    """Return the key that signs session tokens: made for each run, the same in all its workers."""
     if token is None:
         return secrets.token_hex(32)
     return hmac.digest(token.encode(), b"nemo-gym session tokens", "sha256").hex()
@@ -144,7 +166,7 @@ def grouped(instances: Sequence[ServerSpec], venvs: VenvSettings | None = None) 
     shared: list[ServerSpec] = []
     groups: list[Group] = []
     for instance in instances:
-        python = python_for(instance.folder, venvs)
+        python = None if instance.served_class else python_for(instance.folder, venvs)
         if python is None and instance.isolation == "shared":
             shared.append(instance)
         else:
@@ -153,7 +175,7 @@ def grouped(instances: Sequence[ServerSpec], venvs: VenvSettings | None = None) 
 
 
 def shared_servers(groups: Sequence[Group]) -> list[ServerSpec]:
-    """Those that a worker from outside holds."""
+    """Return the servers that a worker from outside holds."""
     if not groups or not groups[0].is_shared:
         raise ConfigError("No server of this configuration can share a process, so a worker that joins has none.")
     return groups[0].servers

@@ -17,22 +17,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.client.head import token_headers
+from nemo_gym.client.head import fetch_metrics
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerReply
-from nemo_gym.common.metrics import Family, decode_families, encode_families, exposition, process_families
+from nemo_gym.common.metrics import Family, encode_families, exposition, process_families
 from nemo_gym.common.redaction import process_redactor
-from nemo_gym.errors import ConfigError, GymError, UpstreamError
+from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body, send_reply
 from nemo_gym.server.request_checks import ServerLimits, check_json, check_origin, check_token
 
 MAX_REGISTRATION_BYTES = 16 * 2**20
 """With a hash of every file of its servers."""
-SCRAPE_TIMEOUT_S = 3.0
 """Shorter than the ten seconds that Prometheus waits by default, so that one stuck worker hides only itself."""
 
 FindMetrics = Callable[[], Awaitable[list[Family]]]
@@ -136,22 +134,12 @@ async def run_metrics(urls: Mapping[str, str], *, token: str | None) -> list[Fam
     return [up, *chain.from_iterable(found), *process_families(worker="head")]
 
 
-async def fetch_metrics(http: HttpClient, url: str, *, token: str | None) -> list[Family]:
-    """Return the metrics that a worker or head server reports, none if it does not answer."""
-    options: dict[str, Any] = {"headers": token_headers(token), "timeout_s": SCRAPE_TIMEOUT_S, "use_proxy": False}
-    try:
-        reply = await http.fetch("GET", f"{url}/metrics.json", **options)
-        return decode_families(reply.body) if reply.status == 200 else []
-    except (UpstreamError, msgspec.DecodeError):
-        return []
-
-
 _ENDED_STATES = frozenset(("Z", "X", "x"))
-"""Of a process in Linux: a zombie, or dead."""
+"""States of a process in Linux: a zombie, or dead."""
 
 
 def run_identity(pid: int | None = None) -> dict[str, Any]:
-    """What identifies a process of this machine, by default this one. Raises OSError if there is no such process."""
+    """Return what identifies a process of this machine, by default this one. Raises OSError if there is none."""
     pid = pid or os.getpid()
     return {"pid": pid, "machine": _machine(), **_process(pid)}
 

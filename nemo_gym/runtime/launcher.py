@@ -23,12 +23,10 @@ from nemo_gym.client.server_client import ServerClient, base_url
 from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.common.interrupts import interrupts
 from nemo_gym.common.metrics import Family
-from nemo_gym.common.owned_resources import OwnedResources
 from nemo_gym.common.plugins import plugin
 from nemo_gym.common.redaction import one_line, redact
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.words import exit_reason
-from nemo_gym.config.fingerprint import make_fingerprint
 from nemo_gym.config.keys import RAY_HEAD_NODE_ADDRESS_KEY_NAME
 from nemo_gym.config.loading import ServerSpec, dump, search_port, server_instances
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
@@ -36,10 +34,11 @@ from nemo_gym.config.sources import resolve
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import PortError, StartupError
 from nemo_gym.runtime.class_loader import Group, grouped, session_secret, shared_servers, wants_ray, worker_count
+from nemo_gym.runtime.fingerprint import make_fingerprint
 from nemo_gym.runtime.head_server import HeadServer, ServerInstanceDisplayConfig, run_metrics
 from nemo_gym.runtime.membership import Members, WorkerPlan
-from nemo_gym.runtime.stack import EXIT_CONFIG, READY, StackSpec
-from nemo_gym.runtime.venvs import VenvSettings
+from nemo_gym.runtime.requirements import VenvSettings
+from nemo_gym.runtime.stack import EXIT_CONFIG, READY, OwnedResources, StackSpec
 from nemo_gym.server.guard_process import BLOCKED
 from nemo_gym.server.request_checks import ServerLimits, is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serving
@@ -61,7 +60,7 @@ _READY_LINE, _BLOCKED_LINE = one_line(READY), one_line(BLOCKED)
 
 @dataclass(slots=True)
 class Restarts:
-    """Decides whether a worker that died is restarted: not if it died too often within a few minutes."""
+    """Limits restarts: a worker that died too often within a few minutes is not started again."""
 
     deaths: deque[float] = field(default_factory=deque)
 
@@ -102,7 +101,7 @@ class WorkerProcess:
 
     @property
     def address(self) -> WorkerAddress:
-        """Where it is, as the head server lists it."""
+        """Its address, as the head server lists it."""
         return self._address._replace(pid=self.pid, blocked=self._blocked)
 
     @property
@@ -150,9 +149,7 @@ class WorkerProcess:
         self._last.clear()
         fds = [*(server.fd for server in self.spec.servers), self.spec.http_fd, self.spec.rows_fd]
         self._process = process = await asyncio.create_subprocess_exec(
-            self._python,
-            "-m",
-            WORKER_MODULE,
+            *(self._python, "-P", "-m", WORKER_MODULE),  # -P: a `nemo_gym/` in the working directory is not ours
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -309,7 +306,7 @@ class Launcher(OwnedResources):
             await self._exit.enter_async_context(plugin("ray").ray_workers(plan, config=settings))
 
     def _add_workers(self, group: Group, spec: StackSpec) -> list[WorkerProcess]:
-        """As many workers with these servers as asked for. They share the servers' sockets, and each has two of its
+        """Add the workers with these servers. They share the servers' sockets, and each has two of its
         own: one for requests, so that others can forward to it, and one for rows of collectors."""
         host, first = group.servers[0].host, len(self._workers)
         on_ray = wants_ray(self.config) and group.is_shared  # then the rows go to the actors

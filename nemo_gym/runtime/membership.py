@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,15 +23,15 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import lease_time
 from nemo_gym.common.retry import backoff_s
 from nemo_gym.common.words import indented_list
-from nemo_gym.config.fingerprint import Fingerprint, make_fingerprint
 from nemo_gym.config.loading import server_instances
 from nemo_gym.config.secrets import Secrets, process_secrets, set_process_secrets
 from nemo_gym.config.sources import resolve
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError, HeadServerError, UpstreamError, message_in
 from nemo_gym.runtime.class_loader import grouped, session_secret, shared_servers
-from nemo_gym.runtime.stack import ServeRows, StackSpec, serve
-from nemo_gym.runtime.venvs import VenvSettings
+from nemo_gym.runtime.fingerprint import Fingerprint, make_fingerprint
+from nemo_gym.runtime.requirements import VenvSettings
+from nemo_gym.runtime.stack import StackSpec
 from nemo_gym.server.uvicorn_runner import bind
 
 logger = logging.getLogger(__name__)
@@ -45,11 +45,11 @@ GIVE_UP_AFTER_S = 60.0
 SILENT_AFTER_S = 600.0
 """How long it goes on if its run does not answer: it may be stopped, or its machine suspended."""
 FIRST_INDEX = 1000
-"""Of workers that join. Those that the run starts itself have lower ones."""
+"""The first index of workers that join. Those that the run starts itself have lower ones."""
 
 
 class Registration(BaseModel):
-    """What a worker says of itself."""
+    """The request of a worker to join: its addresses, servers and fingerprint."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,7 +61,7 @@ class Registration(BaseModel):
     pid: int | None = None
     leaves: bool = False
     fingerprint: Fingerprint | None = None
-    """Of its servers. Not sent to renew a lease."""
+    """The fingerprint of its servers. Not sent to renew a lease."""
 
 
 class Members:
@@ -197,7 +197,7 @@ class Membership:
             raise HeadServerError(f"The run at {self._url} refused this worker: {reply.text[:500]}")
         if reply.status != 200:
             raise UpstreamError(self._url, reply.status, reply.text)
-        worker: int | None = orjson.loads(reply.body)["worker"]
+        worker: int | None = reply.json()["worker"]
         return worker
 
 
@@ -218,11 +218,11 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """What a worker needs to join. Pickled as it is if it travels to another machine."""
+    """The settings of a worker that joins. Pickled if it travels to another machine."""
 
     stack: StackSpec
     fingerprint: Fingerprint | None
-    """Of the servers in `stack`. None joins no run that has one."""
+    """The fingerprint of the servers in `stack`. A worker without one cannot join a run that has one."""
     head_url: str
     host: str
     """The address that it listens on, and by which the run reaches it."""
@@ -277,8 +277,12 @@ def token_of(config: DictConfig) -> str:
     return str(token)
 
 
+ServeStack = Callable[[StackSpec, asyncio.Event, Callable[[], None]], Awaitable[None]]
+"""`nemo_gym.rollouts.worker.serve`: serves a stack until the event is set, and says when it is ready."""
+
+
 async def join_and_serve(
-    plan: WorkerPlan, serve_rows: ServeRows, stop: asyncio.Event, on_ready: Callable[[int], None]
+    plan: WorkerPlan, serve: ServeStack, stop: asyncio.Event, on_ready: Callable[[int], None]
 ) -> None:
     """Join the run and serve until `stop` is set or the run is gone."""
     async with contextlib.AsyncExitStack() as opened:
@@ -297,7 +301,7 @@ async def join_and_serve(
         spec = replace(plan.stack, worker=index, http_fd=http.detach(), rows_fd=rows.detach())
         leased = asyncio.create_task(membership.keep(stop))
         try:
-            await serve(spec, stop, serve_rows, lambda: on_ready(index))
+            await serve(spec, stop, lambda: on_ready(index))
         finally:
             leased.cancel()
             await asyncio.gather(leased, return_exceptions=True)

@@ -1,18 +1,11 @@
-"""The servers of a config that share an interpreter, as live objects that call each other directly, and the worker:
-one event loop that serves them.
-
-`python -m nemo_gym.rollouts.worker` reads a `StackSpec` from standard input and inherits its listening sockets. It
-stops when standard input is closed, so it ends with its supervisor."""
+"""The servers of a config that share an interpreter, as live objects that call each other directly."""
 
 import asyncio
-import contextlib
 import hmac
-import os
 import secrets
-import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -24,39 +17,54 @@ from pydantic import ValidationError
 from nemo_gym.client.head import list_workers
 from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common import event_loop
-from nemo_gym.common.forks import close_in_forks, ending_forks
+from nemo_gym.common.forks import ending_forks
 from nemo_gym.common.interrupts import interrupts
-from nemo_gym.common.logging import configure_logging
-from nemo_gym.common.owned_resources import OwnedResources
-from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR
 from nemo_gym.common.plugins import plugin
-from nemo_gym.common.redaction import printable, redact
 from nemo_gym.compute.pool import Compute
 from nemo_gym.config.keys import HEAD_SERVER_KEY_NAME, RAY_HEAD_NODE_ADDRESS_KEY_NAME
-from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.config.types import ServerSpec as ServerSpec
 from nemo_gym.config.validation import STRICT, drop_unknown_keys, error_lines
-from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.errors import ConfigError
 from nemo_gym.runtime.class_loader import children_can_import, load_server_class
-from nemo_gym.runtime.tracing import tracing_of
-from nemo_gym.runtime.venvs import imports_of
+from nemo_gym.runtime.requirements import check_extra, imports_of
 from nemo_gym.server.app import ServerApp
-from nemo_gym.server.asgi import App
-from nemo_gym.server.forwarding import OtherWorkers, by_server_header
 from nemo_gym.server.metrics import WorkerMetrics
 from nemo_gym.server.request_checks import ServerLimits
-from nemo_gym.server.uvicorn_runner import serving, set_by_signals
 from nemo_gym.server.watchdog import Handlers, Watchdog
+
+
+class OwnedResources:
+    """An async context manager that opens what it owns in `_open`, and closes all of it, also if opening fails."""
+
+    def __init__(self) -> None:
+        self._exit = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._exit.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._exit.aclose()
+
+    async def _open(self) -> None:
+        """Enter contexts and push callbacks on `self._exit`."""
+        raise NotImplementedError
+
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from nemo_gym.server.forwarding import OtherWorkers
+
 
 @dataclass(frozen=True, slots=True)
 class StackSpec:
-    """What a worker needs to know. Travels to its process as JSON."""
+    """The settings of a worker. Travels to its process as JSON."""
 
     servers: list[ServerSpec]
     config: dict[str, Any] = field(default_factory=dict)
@@ -64,7 +72,7 @@ class StackSpec:
     """The base URLs of servers that are not in this stack."""
     secret: str = ""
     token: str | None = None
-    """What servers require of callers, if they listen beyond loopback."""
+    """The token that servers require of callers, if they listen beyond loopback."""
     worker: int = 0
     http_fd: int | None = None
     """The listening socket of this worker alone, for requests that name their server."""
@@ -73,7 +81,7 @@ class StackSpec:
     others: dict[str, str] = field(default_factory=dict)
     """The base URLs of the other workers that have these servers, by index."""
     secrets: dict[str, Any] | None = None
-    """What the worker must not log, write or send as an error, as `Secrets.to_json` gives it."""
+    """Values that the worker must not log, write or send as an error, as `Secrets.to_json` gives them."""
 
     @property
     def has_replicas(self) -> bool:
@@ -108,8 +116,12 @@ class Stack(OwnedResources):
         spec = self.spec
         self._exit.enter_context(ending_forks())
         self._exit.enter_context(publish_config(spec.config))
-        self._exit.enter_context(tracing_of(spec.config))
-        self._exit.enter_context(children_can_import(spec.servers))
+        if spec.config.get("tracing_enabled"):
+            from nemo_gym.runtime.tracing import tracing_of
+
+            self._exit.enter_context(tracing_of(spec.config))
+        in_folders = [server for server in spec.servers if server.served_class is None]
+        self._exit.enter_context(children_can_import(in_folders))
         http = await self._exit.enter_async_context(HttpClient.of(spec.config))
         secret = bytes.fromhex(spec.secret) if spec.secret else secrets.token_bytes(32)
         self.client = ServerClient(
@@ -121,21 +133,21 @@ class Stack(OwnedResources):
             caller_key=hmac.digest(secret, b"nemo-gym callers", "sha256").hex(),
         )
         compute = await self._exit.enter_async_context(_compute(spec.config))
+        handlers: Handlers = {}
+        watchdog = Watchdog(handlers, max_blocked_s=self.limits.max_blocked_s, ends_process=self._ends_process)
+        self._exit.enter_context(watchdog)
         others = self._other_workers(http)
         for server in spec.servers:
-            with interrupts.stopping_with(None):  # this code may block, before there is a watchdog
+            with interrupts.stopping_with(None):  # this code may block
                 self.apps[server.name] = app = self._load(server, secret, compute)
             app.others = others
         await asyncio.to_thread(_connect_ray_if_used, spec)
         for app in self.apps.values():
             await self._exit.enter_async_context(app.lifespan())
             self._exit.callback(app.core.sessions.close)
-        handlers: Handlers = {}
         for app in self.apps.values():
             app.register_handlers(handlers)
-        self._exit.enter_context(
-            Watchdog(handlers, max_blocked_s=self.limits.max_blocked_s, ends_process=self._ends_process)
-        )
+        await watchdog.start_limits()
         if spec.config.get("profiling_enabled"):
             files = {server.name: (server.folder / server.entrypoint).resolve() for server in spec.servers}
             self._exit.enter_context(
@@ -143,7 +155,7 @@ class Stack(OwnedResources):
             )
         self._exit.enter_context(WorkerMetrics(self.apps, http, compute, spec.worker))
 
-    def _other_workers(self, http: HttpClient) -> OtherWorkers | None:
+    def _other_workers(self, http: HttpClient) -> "OtherWorkers | None":
         """None if this is the only worker. Only a run with a token may have workers that joined from outside."""
         spec, look_up = self.spec, None
         if spec.token is not None and (head := spec.config.get(HEAD_SERVER_KEY_NAME)):
@@ -154,11 +166,15 @@ class Stack(OwnedResources):
                 return {address.worker: address.url for address in await list_workers(client) or ()}
 
         urls = {int(worker): url for worker, url in spec.others.items()}
-        is_alone = not urls and look_up is None
-        return None if is_alone else OtherWorkers(urls, http, token=spec.token, look_up=look_up)
+        if not urls and look_up is None:
+            return None
+        from nemo_gym.server.forwarding import OtherWorkers
+
+        return OtherWorkers(urls, http, token=spec.token, look_up=look_up)
 
     def _load(self, spec: ServerSpec, secret: bytes, compute: Compute) -> ServerApp:
-        kind = load_server_class(spec.server_type, spec.folder, spec.entrypoint)
+        kind = spec.served_class or load_server_class(spec.server_type, spec.folder, spec.entrypoint)
+        check_extra(spec.name, kind.EXTRA)
         strict = self.spec.config.get(STRICT)
         values = drop_unknown_keys(kind.config_class(), spec.config, path=spec.path, strict=strict)
         try:
@@ -191,91 +207,6 @@ PROFILING_RESULTS_KEY = "profiling_results_dirpath"
 READY = "\x1enemo-gym worker ready"
 """The line that a worker prints when it serves."""
 
-ServeRows = Callable[[Stack, socket.socket], AbstractAsyncContextManager[None]]
-"""Accepts rows of collectors on a socket while the block runs."""
-
-
-async def serve(spec: StackSpec, stop: asyncio.Event, serve_rows: ServeRows, on_ready: Callable[[], None]) -> None:
-    """Serve a stack on its sockets until `stop` is set, then finish what is in flight: rows first, which need the
-    servers."""
-    for fd in (*(server.fd for server in spec.servers), spec.http_fd, spec.rows_fd):
-        if fd is not None:
-            close_in_forks(fd)
-    if spec.secrets is not None:
-        set_process_secrets(Secrets.from_json(spec.secrets))
-    async with contextlib.AsyncExitStack() as opened:
-        stack = await opened.enter_async_context(Stack(spec, ends_process=True))
-        sockets = {server.name: socket.socket(fileno=server.fd) for server in spec.servers if server.fd is not None}
-        apps: dict[int, App] = {bound.getsockname()[1]: stack.apps[name] for name, bound in sockets.items()}
-        listening = list(sockets.values())
-        if spec.http_fd is not None:
-            listening.append(socket.socket(fileno=spec.http_fd))
-            apps[listening[-1].getsockname()[1]] = by_server_header(stack.apps)
-        await opened.enter_async_context(serving(apps, listening, stack.limits))
-        if spec.rows_fd is not None:
-            await opened.enter_async_context(serve_rows(stack, socket.socket(fileno=spec.rows_fd)))
-        on_ready()
-        await stop.wait()
-
-
-async def _serve_supervised(
-    spec: StackSpec, control_fd: int, serve_rows: ServeRows, on_ready: Callable[[], None]
-) -> None:
-    stop, loop = set_by_signals(), asyncio.get_running_loop()
-
-    def stop_at_end_of_input() -> None:
-        if not os.read(control_fd, 4096):
-            loop.remove_reader(control_fd)
-            stop.set()
-
-    loop.add_reader(control_fd, stop_at_end_of_input)
-    await serve(spec, stop, serve_rows, on_ready)
-
-
-def _detach_stdin() -> int:
-    """Move the supervisor's pipe to a descriptor that programs started by servers do not inherit, and return it.
-
-    They get /dev/null as standard input, so none of them reads the pipe or keeps it open.
-    """
-    control_fd = os.dup(sys.stdin.fileno())
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, sys.stdin.fileno())
-    os.close(null)
-    return control_fd
-
-
-def _enter_folder(spec: StackSpec) -> None:
-    """Work in the folder of an isolated server, as its code may expect. Paths of the user are still found, and
-    the profile still goes where the user wants it."""
-    server = spec.servers[0]
-    if server.isolation == "process":
-        roots = [os.environ.get(EXTRA_ROOTS_ENV_VAR), str(Path.cwd())]
-        os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, roots))
-        if results := spec.config.get(PROFILING_RESULTS_KEY):
-            spec.config[PROFILING_RESULTS_KEY] = str(Path(results).absolute())
-        os.chdir(server.folder)
-
-
-def run_supervised(serve_rows: ServeRows) -> None:
-    """Entry point of a worker process."""
-    configure_logging()
-    spec = StackSpec.from_json(sys.stdin.buffer.readline())
-    control_fd = _detach_stdin()
-    _enter_folder(spec)
-    was_ready = False
-
-    def on_ready() -> None:
-        nonlocal was_ready
-        was_ready = True
-        print(READY, flush=True)  # noqa: T201 - read by the supervisor
-
-    try:
-        event_loop.run(_serve_supervised(spec, control_fd, serve_rows, on_ready))
-    except GymError as error:
-        sys.stderr.write(printable(redact(f"{error}\n")))
-        sys.exit(1 if was_ready else EXIT_CONFIG)
-
-
 _published: list[Callable[[], "DictConfig"]] = []
 
 
@@ -297,5 +228,5 @@ def publish_config(settings: dict[str, Any]) -> Iterator[None]:
 
 
 def process_config() -> "DictConfig | None":
-    """What was published last, if anything."""
+    """Return the settings that were published last, if any."""
     return _published[-1]() if _published else None

@@ -1,5 +1,5 @@
-"""Model-written code in isolation: no network, no view of the host, limits on everything. One contract, several
-providers; docs/sandbox.md says what each of them stops."""
+"""Run model-written code in isolation: no network, no access to the host, limits on all resources. One contract,
+several providers; docs/sandbox.md lists what each of them prevents."""
 
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from nemo_gym.sandbox.containers import ApptainerProvider as ApptainerProvider
     from nemo_gym.sandbox.containers import DockerCreateConfig as DockerCreateConfig
     from nemo_gym.sandbox.containers import DockerProvider as DockerProvider
+    from nemo_gym.sandbox.contract import ConnectableProvider as ConnectableProvider
     from nemo_gym.sandbox.contract import ExecResult as ExecResult
     from nemo_gym.sandbox.contract import Limits as Limits
     from nemo_gym.sandbox.contract import PythonResult as PythonResult
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from nemo_gym.sandbox.contract import SandboxSpec as SandboxSpec
     from nemo_gym.sandbox.contract import SandboxStatus as SandboxStatus
     from nemo_gym.sandbox.contract import SandboxUnavailableError as SandboxUnavailableError
+    from nemo_gym.sandbox.contract import SupportsSandboxEndpoint as SupportsSandboxEndpoint
     from nemo_gym.sandbox.contract import rewrite_image as rewrite_image
     from nemo_gym.sandbox.local import SandboxPool as SandboxPool
     from nemo_gym.sandbox.process import SandboxProcess as SandboxProcess
+    from nemo_gym.sandbox.registry import AsyncSandbox as AsyncSandbox
+    from nemo_gym.sandbox.registry import Sandbox as Sandbox
     from nemo_gym.sandbox.registry import SandboxConfig as SandboxConfig
     from nemo_gym.sandbox.registry import create_provider as create_provider
     from nemo_gym.sandbox.registry import get_provider_class as get_provider_class
@@ -35,7 +39,5 @@ if TYPE_CHECKING:
     from nemo_gym.sandbox.registry import register_provider as register_provider
     from nemo_gym.sandbox.registry import resolve_provider_config as resolve_provider_config
     from nemo_gym.sandbox.registry import resolve_provider_metadata as resolve_provider_metadata
-    from nemo_gym.sandbox.sandboxes import AsyncSandbox as AsyncSandbox
-    from nemo_gym.sandbox.sandboxes import Sandbox as Sandbox
 
 __getattr__ = lazy_attributes(__name__)

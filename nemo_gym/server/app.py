@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nemo_gym.client.call_log import rollout_context
 from nemo_gym.client.server_client import ServerReply
@@ -14,6 +14,7 @@ from nemo_gym.common.retry import RETRY_STATS_HEADER, track_retries
 from nemo_gym.common.statistics import RequestStats
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.server.asgi import (
+    FORWARDED,
     Receive,
     Scope,
     Send,
@@ -24,8 +25,7 @@ from nemo_gym.server.asgi import (
     read_body,
 )
 from nemo_gym.server.core import ServerCore
-from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint, direct_scope, set_cookies
-from nemo_gym.server.forwarding import FORWARDED, OtherWorkers
+from nemo_gym.server.endpoint import ANY_TOOL, Call, Endpoint, direct_scope
 from nemo_gym.server.request_checks import (
     END_SESSION,
     Headers,
@@ -40,6 +40,9 @@ from nemo_gym.server.request_checks import (
 from nemo_gym.server.rollout_prefix import START as PREFIX_START
 from nemo_gym.server.rollout_prefix import without_prefix
 from nemo_gym.server.watchdog import Handler, Handlers, register_handler
+
+if TYPE_CHECKING:
+    from nemo_gym.server.forwarding import OtherWorkers
 
 
 class OwnApp(Protocol):
@@ -57,7 +60,7 @@ class OwnApp(Protocol):
     """Path and function of its routes."""
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """What the app opens at start-up and closes in the end."""
+        """Open what the app needs while it serves, and close it in the end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
@@ -96,7 +99,7 @@ class ServerApp:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """What is open while the server answers requests: the server's own resources and those of its own app."""
+        """Open what is needed to answer requests: the server's own resources and those of its own app."""
         async with self._lifespan(), nullcontext() if self.own_app is None else self.own_app.lifespan():
             yield
 
@@ -115,13 +118,8 @@ class ServerApp:
             if handler.times
         }
 
-    def does_nothing(self, path: str, body: Any) -> bool:
-        """True if this call would change nothing, not even open a session."""
-        endpoint = self._direct_endpoints.get(path)
-        return endpoint is not None and not self.core.is_stateful and endpoint.does_nothing(body)
-
     def release(self, token: str) -> Awaitable[object] | None:
-        """End a session. If it is in another worker, the result is to be awaited."""
+        """End a session. If it is in another worker, await the result."""
         cookies = {self.core.session_cookie: token}
         if self.others is not None and self._other_worker(cookies) is not None:
             return self.direct("DELETE", "/session", None, cookies)
@@ -135,16 +133,16 @@ class ServerApp:
         core, endpoint = self.core, self._direct_endpoints.get(path)
         if endpoint is None and not path.startswith(PREFIX_START):
             endpoint = self._any_tool
-        call = Call(path, body, cookies, core.client, core.compute, body_is_owned=ends_session)
+        call = Call(path, body, cookies, core.client, core.compute, ends_session=ends_session)
         is_elsewhere = self.others is not None and self._other_worker(cookies) is not None
         if endpoint is None or method != "POST" or is_elsewhere:
-            return self._direct_request(method, call, ends_session=ends_session)
-        return core.run(endpoint, call, ends_session=ends_session)
+            return self._direct_request(method, call)
+        return core.run(endpoint, call)
 
-    async def _direct_request(self, method: str, call: Call, *, ends_session: bool) -> ServerReply:
+    async def _direct_request(self, method: str, call: Call) -> ServerReply:
         """As over HTTP, but without a socket, and the caller is trusted."""
         scope = direct_scope(call, method=method)
-        if ends_session:
+        if call.ends_session:
             scope["headers"].append((END_SESSION, b"1"))
         body = b"" if call.body is None else encode(call.body, exclude_unset=True)
 
@@ -154,13 +152,11 @@ class ServerApp:
                 await self.core.send(reply, receive, send)
 
         try:
-            reply = await call_asgi(respond, scope, body)
+            return await call_asgi(respond, scope, body, server=self.name)
         except BaseException as error:
             if is_meant_for_task(error):
                 raise
             return self.core.failed(error)
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
-        return ServerReply(self.name, reply.status, reply.body, set_cookies(reply.headers), headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -175,7 +171,7 @@ class ServerApp:
                     reply = await self._route(scope, receive, send, headers)
             if reply is not None:
                 if retry_stats.retries or retry_stats.throttled:
-                    reply.headers = {**reply.headers, RETRY_STATS_HEADER: retry_stats.as_header()}
+                    reply.headers[RETRY_STATS_HEADER] = retry_stats.as_header()
                 await self.core.send(reply, receive, send, deadline=deadline)
         except BaseException as error:
             if is_meant_for_task(error):
@@ -215,9 +211,12 @@ class ServerApp:
             body = await read_body(limited, self.unread)
             if endpoint.limits_keys:
                 check_keys(body, self.limits.max_body_keys)
-            call = Call(path, body, cookies, self.core.client, self.core.compute, scope=scope)
+            ends_session = END_SESSION in headers
+            call = Call(
+                path, body, cookies, self.core.client, self.core.compute, scope=scope, ends_session=ends_session
+            )
             async with cancel_on_disconnect(receive):
-                return await self.core.run(endpoint, call, ends_session=END_SESSION in headers)
+                return await self.core.run(endpoint, call)
         elif self.own_app is not None:
             await self.own_app(scope, limited, send)
         else:
@@ -230,7 +229,7 @@ class ServerApp:
         return self.core.sessions.other_worker(token) if token else None
 
     def _get(self, path: str) -> ServerReply | None:
-        """What this class or the server's `answer_get` has at a path. An own app answers for its own routes."""
+        """Answer GET with what this class or the server's `answer_get` has at a path. An own app has its routes."""
         if path == "/health":
             blocked = self.blocked()
             health = {"status": "ok", "server": self.name}

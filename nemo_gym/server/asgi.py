@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from nemo_gym.client.reply import content_type_of
 from nemo_gym.client.server_client import ServerReply
@@ -21,6 +21,8 @@ BODY_TIMEOUT_S = 120.0
 """For all of a request's body to arrive."""
 WATCH_AFTER_S = 0.2
 """A request that is done sooner is not worth a watcher."""
+FORWARDED = b"nemo-gym-forwarded"
+"""The header of a request that another worker forwarded."""
 SESSION_COOKIE_ATTRIBUTES = "path=/; Max-Age=1209600; httponly; samesite=lax"
 
 
@@ -34,7 +36,7 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class UnreadBodies:
-    """How much of all bodies that a server is receiving has arrived."""
+    """Counts the bytes of all request bodies that a server is receiving."""
 
     server: str
     max_bytes: int
@@ -142,15 +144,7 @@ def reply_headers(reply: ServerReply, content_type: str, session_cookie: str) ->
     return headers
 
 
-class AsgiReply(NamedTuple):
-    """What an ASGI app has sent."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-
-
-async def call_asgi(app: App, scope: Scope, body: bytes) -> AsgiReply:
+async def call_asgi(app: App, scope: Scope, body: bytes, *, server: str = "") -> ServerReply:
     """Run an ASGI app on a request and collect its reply. The client never disconnects."""
     requests: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
     started: dict[str, Any] = {"status": 500, "headers": []}
@@ -166,4 +160,4 @@ async def call_asgi(app: App, scope: Scope, body: bytes) -> AsgiReply:
             parts.append(message.get("body", b""))
 
     await app(scope, receive, send)
-    return AsgiReply(started["status"], list(started["headers"]), b"".join(parts))
+    return ServerReply(server, started["status"], b"".join(parts), headers=list(started["headers"]))

@@ -20,10 +20,13 @@ from nemo_gym.server.endpoint import Endpoint
 from nemo_gym.server.metrics import WorkerMetrics
 from nemo_gym.server.request_checks import ServerLimits
 from nemo_gym.server.session import TIME_TO_LIVE_S, SessionStore
-from nemo_gym.server.uvicorn_runner import bind, serve_until_interrupted
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+
+PUBLIC_HOOKS = ("_seed_agent_session_state", "close_resources_session")
+"""Methods of classes written for the public NeMo Gym whose endpoints `nemo_gym.compat` adds."""
 
 
 class BaseServer(BaseModel):
@@ -63,6 +66,12 @@ class SimpleServer(BaseServer):
     """A server made of handlers. Subclasses list their endpoints."""
 
     SESSION_TIME_TO_LIVE_S: ClassVar[float] = TIME_TO_LIVE_S
+    EXTRA: ClassVar[str | None] = None
+    """The optional part of NeMo Gym that the server needs, such as `gymnasium`. It does not start without."""
+    has_own_app: ClassVar[bool] = False
+    """True for a base class of `nemo_gym` that overrides `setup_webserver`."""
+    ray_enabled: ClassVar[bool | None] = None
+    """Of classes written for the public NeMo Gym. Ray starts when it is used, whatever this says."""
 
     server_client: ServerClient
 
@@ -77,8 +86,8 @@ class SimpleServer(BaseServer):
         return {"status": "ok"} if path == "/" else None
 
     def concurrency(self) -> int | None:
-        """How many requests the server works on at once; more would only wait in its queue. None if it has no such
-        limit. A collector in the same process keeps as many rollouts in flight."""
+        """Maximum number of requests that the server works on at once; more would wait in its queue. None: no limit.
+        A collector in the same process keeps as many rollouts in flight."""
         return None
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
@@ -94,8 +103,8 @@ class SimpleServer(BaseServer):
         compute: Compute | None = None,
         limits: ServerLimits | None = None,
     ) -> ServerCore:
-        """What the handlers run in, created by the first call. A worker makes that call, with the run's secret and a
-        pool that it closes itself. A pool created here starts no process before it is used."""
+        """The core that handlers run in, created by the first call. A worker makes that call, with the run's secret
+        and a pool that it closes itself. A pool created here starts no process before it is used."""
         if self._core is None:
             self._core = ServerCore(
                 name=self.config.name,
@@ -113,8 +122,8 @@ class SimpleServer(BaseServer):
         return self._core
 
     def asgi_app(self, *, token: str | None = None, limits: ServerLimits | None = None) -> ServerApp:
-        """This server as an app, around its own FastAPI app if the class overrides `setup_webserver`."""
-        adds_routes = not type(self).setup_webserver.__module__.startswith("nemo_gym.")
+        """This server as an app, which wraps its own FastAPI app if the class overrides `setup_webserver`."""
+        adds_routes = self.has_own_app or self.overrides("setup_webserver", *PUBLIC_HOOKS)
         core = self.core(limits=limits)
         core.own_app = plugin("fastapi").FastApiApp(self.setup_webserver()) if adds_routes else None
         return ServerApp(
@@ -128,11 +137,16 @@ class SimpleServer(BaseServer):
             concurrency=self.concurrency(),
         )
 
+    def overrides(self, *names: str) -> bool:
+        """True if a class that is not of this package defines one of these methods."""
+        own = [each for each in type(self).__mro__ if not each.__module__.startswith("nemo_gym.")]
+        return any(name in vars(each) for each in own for name in names)
+
     def get_session_middleware_key(self) -> str:
         """The name of the session cookie."""
         return f"{type(self).__name__}___{self.config.name}"
 
-    # Classes written for the public NeMo Gym override or call the next four.
+    # Classes written for the public NeMo Gym override or call the methods below.
 
     def setup_webserver(self) -> "FastAPI":
         """A FastAPI app with this server's endpoints."""
@@ -144,7 +158,20 @@ class SimpleServer(BaseServer):
         plugin("fastapi").add_session_middleware(app, self.core())
 
     def setup_exception_middleware(self, app: "FastAPI") -> None:
-        """Do nothing: `setup_session_middleware` turns errors into JSON already."""
+        """Turn errors of a FastAPI app that is served without us into JSON."""
+        plugin("fastapi").add_exception_middleware(app, self.core())
+
+    def setup_cancellation_middleware(self, app: "FastAPI") -> None:
+        """Do nothing: a client that hangs up cancels its request."""
+
+    def setup_telemetry(self) -> None:
+        """Do nothing: the worker traces all its servers."""
+
+    def instrument_app_for_telemetry(self, app: "FastAPI") -> None:
+        """Do nothing: the worker traces all its servers."""
+
+    def setup_liveness(self, app: "FastAPI") -> None:
+        """Do nothing: every server answers `GET /`."""
 
     def setup_profiling(self, app: "FastAPI", profiling_config: object) -> None:
         """Do nothing: the worker profiles all its servers."""
@@ -152,6 +179,8 @@ class SimpleServer(BaseServer):
     @classmethod
     def run_webserver(cls) -> None:
         """Serve this one server, in a process of its own, until it is interrupted."""
+        from nemo_gym.server.uvicorn_runner import bind, serve_until_interrupted  # slow to import, and only used here
+
         config = cls.load_config_from_global_config()
         settings = plugin("global_config").get_global_config_dict()
         limits = ServerLimits.of(settings)

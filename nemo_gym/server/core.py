@@ -6,6 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from nemo_gym.client.call_log import running_call
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common import tracing
 from nemo_gym.common.deadline import Deadline, time_left, timeout
@@ -16,9 +17,8 @@ from nemo_gym.llm_api.stream_events import CONTENT_TYPE as EVENT_STREAM
 from nemo_gym.llm_api.stream_events import EventStream, event
 from nemo_gym.server.asgi import Receive, Send, cancel_on_disconnect, reply_headers, send_reply
 from nemo_gym.server.endpoint import Call, Endpoint, cookies_set_by, read_response
-from nemo_gym.server.error_responses import cause_of, failure_of
+from nemo_gym.server.error_responses import cause_of, failure_of, is_expected
 from nemo_gym.server.session import Session, SessionStore
-from nemo_gym.server.watchdog import running_call
 
 _FORWARDED_HEADERS = frozenset(("retry-after",))
 """Headers of a reply that a handler returns, or forwards from another server, which are meant for the caller."""
@@ -37,14 +37,14 @@ class ServerCore:
         """An app that the server brings itself, if it does."""
         self.direct: Callable[[str, str, Any, Mapping[str, str]], Awaitable[ServerReply]] | None = None
         """Calls an endpoint of this server: method, path, body, cookies."""
-        self.around: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]] | None = None
+        self.wrap_call: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]] | None = None
         """Wraps every call, for a profiler."""
 
-    def run(self, endpoint: Endpoint, call: Call, *, ends_session: bool = False) -> Coroutine[Any, Any, ServerReply]:
+    def run(self, endpoint: Endpoint, call: Call) -> Coroutine[Any, Any, ServerReply]:
         """Call a handler. An exception becomes an error response."""
-        running = self._run(endpoint, call, ends_session=ends_session)
-        if self.around is not None:
-            running = self.around(running)
+        running = self._run(endpoint, call)
+        if self.wrap_call is not None:
+            running = self.wrap_call(running)
         if tracing.active is None:
             return running
         return tracing.traced(
@@ -56,11 +56,12 @@ class ServerCore:
             describe=partial(_describe, endpoint),
         )
 
-    async def _run(self, endpoint: Endpoint, call: Call, *, ends_session: bool) -> ServerReply:
+    async def _run(self, endpoint: Endpoint, call: Call) -> ServerReply:
         opened: Session | None = None
         stats, failure = endpoint.stats, None
         stats.in_flight += 1
-        started, outer_call = monotonic(), running_call.set(call)
+        call.server, call.endpoint, call.started = self.name, endpoint, monotonic()
+        outer_call = running_call.set(call)
         try:
             if self.is_stateful and call.session is None and endpoint.opens_session:
                 opened = call.session = self.sessions.open(call.cookies.get(self.session_cookie))
@@ -82,23 +83,24 @@ class ServerCore:
                 if opened is not None and opened.is_new:  # cancelled before the client received the token
                     self.sessions.release(opened.token)
                 raise
+            if call.raises_errors and not is_expected(error):
+                raise
             value = endpoint.shape_error(self.failed(error, cause=endpoint.cause), error)
             failure = cause_of(value, endpoint.cause)
         finally:
             running_call.reset(outer_call)
-            stats.end(started, failure)
+            stats.end(call.started, failure)
             if opened is not None:
                 opened.users -= 1
         headers: Mapping[str, str] = {}
         if type(value) is ServerReply:
-            if value.headers:
-                headers = {name: text for name, text in value.headers.items() if name.lower() in _FORWARDED_HEADERS}
+            headers = value.headers_named(_FORWARDED_HEADERS)
             status, value = value.status, value.value
         if call.scope is None and type(value) is EventStream:  # a direct caller reads whole bodies
             value = await value.joined()
         has_cookies = call.jar or call.response is not None
         reply = ServerReply(self.name, status, value, cookies_set_by(call) if has_cookies else {}, headers)
-        if opened is not None and ends_session and status < 400:
+        if opened is not None and call.ends_session and status < 400:
             self.sessions.release(opened.token)
         elif opened is not None:  # with every reply: a client may keep only the cookies of the last one
             reply.cookies[self.session_cookie] = opened.token
@@ -143,6 +145,6 @@ class ServerCore:
 
 
 def _describe(endpoint: Endpoint, reply: ServerReply) -> dict[str, Any]:
-    """What a span says about a reply: its status and, of a failure, the cause."""
+    """Return the attributes of a span: the reply's status and, of a failure, the cause."""
     status = {"http.response.status_code": reply.status}
     return status if reply.status < 400 else {**status, "error": cause_of(reply, endpoint.cause)}

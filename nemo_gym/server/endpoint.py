@@ -19,7 +19,7 @@ from nemo_gym.common.plugins import plugin
 from nemo_gym.common.statistics import RequestStats
 from nemo_gym.compute.pool import Compute
 from nemo_gym.errors import BlockedError, Cause, ConfigError
-from nemo_gym.llm_api.json_codec import Decoder
+from nemo_gym.llm_api.json_codec import Decoder, FrozenBody
 from nemo_gym.server.asgi import call_asgi
 from nemo_gym.server.session import Session, SessionState
 from nemo_gym.server.tools import PARTICIPANT_COOKIE, POLICY, Participant, ToolName, arguments_model
@@ -47,12 +47,27 @@ class Call(msgspec.Struct):
     scope: Mapping[str, Any] | None = None
     jar: CookieJar | None = None
     response: "Response | None" = None
-    body_is_owned: bool = False
-    """True if the caller gives a live body away, so that the handler may change it."""
+    raises_errors: bool = False
+    """True if an error that the handler's code did not expect is raised, not answered: tests call apps so."""
+    ends_session: bool = False
+    """True for the last call of a session. It gives its body away, so a live one is not copied."""
     sent: Any = None
     """The body as it came, for handlers that read it from the request."""
     interruption: BlockedError | None = None
     """The exception that the watchdog raised in the code of this call, or in a task that it started."""
+    server: str = ""
+    endpoint: "Endpoint | None" = None
+    started: float = 0.0
+    """The endpoint that answers the call, and its start time, once it runs."""
+
+    @property
+    def stage(self) -> str:
+        return "" if self.endpoint is None else self.endpoint.stage
+
+
+_STAGE_OF_CAUSE: dict[Cause, str] = {"environment": "seed", "verifier": "verify", "tool": "tool", "model": "model"}
+STAGE_OF_PATH = {"/seed_session": "seed", "/verify": "verify", "/run": "rollout"}
+"""The stages of a rollout that requests belong to, for metrics."""
 
 
 class BadBodyError(Exception):
@@ -84,23 +99,21 @@ class Endpoint:
         cause: Cause,
         finish: Finish | None = None,
         is_tool: bool = False,
-        reads_only: bool = False,
+        fields_of: type[BaseModel] | None = None,
     ) -> None:
+        """A handler that names no body but fields of it, such as `verify(self, response, word: str)`, gets these. The
+        body is then `fields_of` with the fields that it lacks."""
         if not is_tool and _names_fastapi(function):
             function = plugin("fastapi").with_parameters(function)
         self.path, self.function, self.cause, self.finish = path, function, cause, finish
-        self.reads_only = reads_only
-        """The handler does not change its body, so a live one is not copied for it."""
+        self.fields_of = fields_of
+        self.stage = STAGE_OF_PATH.get(path) or _STAGE_OF_CAUSE.get(cause, "agent")
         self.is_async = inspect.iscoroutinefunction(function)
         self.stats = RequestStats()
         self._decode: Decoder | None = None
         self.arguments: type[BaseModel] | None = None
         self.needs_session = self._keeps_sent = False
         self._provide = self._plan(is_tool=is_tool)
-
-    def does_nothing(self, _body: Any) -> bool:
-        """True if a call changes nothing and its reply says nothing, so that a caller in this worker may save it."""
-        return False
 
     def shape_error(self, reply: ServerReply, _error: BaseException) -> ServerReply:
         """The error response as the callers of this endpoint read it."""
@@ -113,7 +126,7 @@ class Endpoint:
             call.sent = body
         if self._decode is not None:
             try:
-                call.body = self._decode(body, shared=call.body_is_owned or self.reads_only)
+                call.body = self._decode(body, is_given=call.ends_session)
             except ValidationError as error:
                 raise BadBodyError(error) from error
         given = {}
@@ -124,17 +137,24 @@ class Endpoint:
     def _plan(self, *, is_tool: bool) -> dict[str, Provide]:
         plan: dict[str, Provide] = {}
         arguments: list[inspect.Parameter] = []
+        takes_fields = is_tool or self.fields_of is not None
+        known = self.fields_of.model_fields if self.fields_of else {}
         for parameter in inspect.signature(self.function, eval_str=True).parameters.values():
-            provide = self._provider_of(parameter, is_tool=is_tool)
+            is_field = parameter.name in known
+            provide = None if is_field else self._provider_of(parameter, is_tool=is_tool)
             if provide is not None:
                 plan[parameter.name] = provide
-            elif is_tool and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            elif takes_fields and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 arguments.append(parameter)
                 plan[parameter.name] = _argument(parameter.name)
             elif parameter.default is parameter.empty and parameter.kind not in _OPEN_ENDED:
                 raise ConfigError(self._unknown(parameter))
-        if arguments:
-            self.arguments = arguments_model(self.path.strip("/"), arguments)
+        if arguments and self._decode is not None:
+            raise ConfigError(self._unknown(arguments[0]))
+        names_nothing_of_row = known and self._decode is None and not self._keeps_sent
+        if arguments or names_nothing_of_row:
+            own = [parameter for parameter in arguments if parameter.name not in known]
+            self.arguments = arguments_model(self.path.strip("/"), own, self.fields_of)
             self._decode = Decoder(self.arguments)
         return plan
 
@@ -154,7 +174,7 @@ class Endpoint:
             for known, provide in _PROVIDED.items():
                 if issubclass(kind, known):
                     return provide
-            if issubclass(kind, BaseModel) and (not is_tool or parameter.name == "body"):
+            if issubclass(kind, BaseModel | FrozenBody) and (not is_tool or parameter.name == "body"):
                 return self._body(kind)
         if parameter.name == "body" and not is_tool:
             return self._body(Any if kind is parameter.empty else kind)
@@ -169,9 +189,9 @@ class Endpoint:
     def _unknown(self, parameter: inspect.Parameter) -> str:
         place = f"{self.function.__qualname__}() asks for '{parameter}'"
         return (
-            f"{place}, which nothing provides. A handler may name: a body (a pydantic model), its session (a "
-            "SessionState subclass), a ServerClient, a Compute, a Deadline, a CookieJar, a ToolName, a Participant, "
-            "or what FastAPI provides."
+            f"{place}, which nothing provides. A handler may name: a body (a pydantic model) or, without one, fields "
+            "of the row; its session (a SessionState subclass), a ServerClient, a Compute, a Deadline, a CookieJar, a "
+            "ToolName, a Participant, or what FastAPI provides."
         )
 
 
@@ -222,7 +242,7 @@ def is_from_this_run(call: Call) -> bool:
     if call.scope is None:
         return True
     key, shown = call.client.caller_key, dict(call.scope["headers"]).get(CALLER, b"")
-    return bool(key) and hmac.compare_digest(shown, key.encode())
+    return isinstance(key, str) and bool(key) and hmac.compare_digest(shown, key.encode())
 
 
 def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
@@ -251,7 +271,7 @@ def direct_scope(call: Call, *, method: str = "POST") -> dict[str, Any]:
 
 
 async def plain_result(running: Awaitable[Any], call: Call) -> Any:
-    """What a handler returns; a Starlette response as our reply."""
+    """Await a handler and return its value; of a Starlette response, our reply."""
     value = await running
     return await read_response(call, value) if callable(value) else value
 
@@ -259,10 +279,8 @@ async def plain_result(running: Awaitable[Any], call: Call) -> Any:
 async def read_response(call: Call, response: Any) -> ServerReply:
     """A Starlette response that a handler has returned, as our reply. It is an ASGI app; its background tasks run."""
     scope = direct_scope(call) if call.scope is None else dict(call.scope)
-    reply = await call_asgi(response, scope, b"")
     call.response = response
-    headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in reply.headers}
-    return ServerReply("", reply.status, reply.body, headers=headers)
+    return await call_asgi(response, scope, b"")
 
 
 def cookies_set_by(call: Call) -> dict[str, str]:

@@ -22,6 +22,7 @@ from nemo_gym.errors import (
     BlockedError,
     Cause,
     ConfigError,
+    GymError,
     OverloadedError,
     ProcessLostError,
     RolloutError,
@@ -61,6 +62,13 @@ def failure_of(error: BaseException, *, server: str, key: str, cause: Cause) -> 
     redacted = redact_body(body) if isinstance(body, bytes) else _with_response(process_redactor().value(body), body)
     headers = getattr(error, "headers", None)  # of an HTTPException
     return ServerReply(server, status, redacted, headers=headers if isinstance(headers, dict) else {})
+
+
+def is_expected(error: BaseException) -> bool:
+    """True for an error that says what its response is."""
+    return isinstance(error, GymError | BadBodyError | RefusedError) or _is_a(
+        error, "starlette.exceptions", "HTTPException"
+    )
 
 
 def cause_of(reply: ServerReply, default: Cause) -> str:

@@ -11,14 +11,12 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import CALL_TIMEOUT_S, ServerReply
 from nemo_gym.common.deadline import TIME_LEFT_HEADER
 from nemo_gym.errors import GymError, ProcessLostError, UpstreamError
-from nemo_gym.server.asgi import App, Receive, Scope, Send, cancel_on_disconnect, read_body, send_reply
+from nemo_gym.server.asgi import FORWARDED, App, Receive, Scope, Send, cancel_on_disconnect, read_body, send_reply
 
 LookUp = Callable[[], Awaitable[Mapping[int, str]]]
 """Reads the addresses of all workers of the run."""
 
 LOOK_UP_EVERY_S = 1.0
-FORWARDED = b"nemo-gym-forwarded"
-"""Marks a request that another worker forwarded."""
 _OF_THIS_HOP = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "accept-encoding", "te", "upgrade"}
     | {"expect", "content-encoding", "cookie", TIME_LEFT_HEADER, SERVER_HEADER}
@@ -75,9 +73,9 @@ class OtherWorkers:
                 message = f"'{server}' lost a session: its worker {worker} died ({error.body})."
                 raise ProcessLostError(message, server=server) from error
             replied = [(name.lower().encode(), value.encode()) for name, value in _passed_on(reply.headers.items())]
-            replied.append((b"content-length", str(len(reply.body)).encode()))
+            replied.append((b"content-length", str(len(reply.content())).encode()))
             await send({"type": "http.response.start", "status": reply.status, "headers": replied})
-            await send({"type": "http.response.body", "body": reply.body})
+            await send({"type": "http.response.body", "body": reply.content()})
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

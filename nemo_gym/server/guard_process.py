@@ -1,5 +1,6 @@
 """The program that watches a process from outside: C code that holds Python's global lock stops all threads of it, so
-nobody inside could say which line blocks, or react to Ctrl+C.
+nobody inside could say which line blocks, or react to Ctrl+C. Code that swallows every exception at the limit of
+recursion swallows Ctrl+C, too.
 
 It runs without the rest of this package, so that it starts in milliseconds and stays small. `Guard` in `watchdog.py`
 starts it with five arguments: the process, the seconds of silence after which to kill it ("inf" for never), and three
@@ -13,8 +14,9 @@ import signal
 import sys
 import time
 
-STACK_SIGNAL = signal.SIGURG
-"""Ignored by default, so it harms nobody who does not expect it."""
+WATCHDOG_SIGNAL, STACK_SIGNAL = signal.SIGURG, signal.SIGWINCH
+"""Ignored by default, so they harm nobody who does not expect them. The second one is sent rarely: `faulthandler`
+writes no stack for Ctrl+C while it writes another."""
 POLL_S = 0.25
 POKE_EVERY_S = 1.0
 MAX_GAP_S = 1.0
@@ -27,40 +29,59 @@ STACK_START = b"(most recent call first)"
 FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 NOT_SHOWN = (os.path.dirname(os.__file__) + os.sep, "<frozen", os.path.join(os.path.dirname(__file__), "watchdog.py"))
 ROLLOUT = re.compile(r"rollout \d+ \w*")
+LOADING, SERVING, STOPPING = b"l", b"s", b"x"
+"""The heartbeats: while servers load, which may take any time, after that, and after an interrupt was handled."""
 BLOCKED = "\x1enemo-gym worker blocked by "
 """Starts the line that tells the supervisor of a worker which rollout blocks it."""
 
 
 def guard(pid: int, kill_after_s: float, beats: int, stacks: int, interrupts: int) -> None:
     """Watch the process until it ends."""
-    silent_s, looked_at, poke_at, interrupted, has_reported = 0.0, time.monotonic(), 0.0, 0, False
+    silent_s, ignoring_s, looked_at, poke_at = 0.0, 0.0, time.monotonic(), 0.0
+    interrupted, has_reported, beat = 0, False, LOADING
+    own_interrupts = count_interrupts()
     while True:
         ready, _, _ = select.select([beats, stacks, interrupts], [], [], POLL_S)
         now = time.monotonic()
-        silent_s, looked_at = silent_s + min(now - looked_at, MAX_GAP_S), now
+        gap_s, looked_at = min(now - looked_at, MAX_GAP_S), now
+        silent_s, ignoring_s = silent_s + gap_s, ignoring_s + gap_s
         if stacks in ready:
             os.read(stacks, 65536)
         if interrupts in ready:
             interrupted += os.read(interrupts, 65536).count(STACK_START)
         if beats in ready:
-            if not os.read(beats, 4096):
+            received = os.read(beats, 4096)
+            if not received:
                 return
-            silent_s, has_reported = 0.0, False
+            silent_s, has_reported, beat = 0.0, False, received[-1:]
+        number = max(interrupted, len(own_interrupts))  # of a terminal, both processes get them
+        if not number or beat == STOPPING:
+            ignoring_s = 0.0
         if silent_s >= POLL_S * 2 and now >= poke_at:  # some C code handles signals, such as a regular expression
-            os.kill(pid, STACK_SIGNAL)
+            os.kill(pid, WATCHDOG_SIGNAL)
             poke_at = now + POKE_EVERY_S
         if silent_s >= REPORT_AFTER_S and not has_reported:
             has_reported = True
             if stack := read_stack(pid, stacks):
                 report(f"No thread runs for {silent_s:.0f} s: C code blocks all of Python at {place_in(stack)}.")
-        is_stuck = silent_s >= POLL_S * 2 if interrupted > 1 else silent_s >= INTERRUPT_GRACE_S and interrupted
-        if is_stuck or silent_s >= kill_after_s:
+        stuck_s, grace_s = max(silent_s, ignoring_s), POLL_S * 2 if number > 1 else INTERRUPT_GRACE_S
+        is_stuck = bool(number) and stuck_s >= grace_s
+        if is_stuck or (silent_s >= kill_after_s and beat != LOADING):
             why = "It was interrupted" if is_stuck else "It does not respond"
+            what = "C code blocks it" if silent_s >= grace_s else "its code swallows the exception"
             stack = read_stack(pid, stacks)
-            report(f"{why}, but C code blocks it at {place_in(stack)}. Killing process {pid}.")
+            report(f"{why}, but {what} at {place_in(stack)}. Killing process {pid}.")
             report_rollout(stack)
             os.kill(pid, signal.SIGKILL)
             return
+
+
+def count_interrupts() -> "list[int]":
+    """The signals that this process gets, which grow: those of a terminal go to all its processes."""
+    received: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _frame: received.append(number))
+    return received
 
 
 def read_stack(pid: int, stacks: int) -> "list[tuple[str, ...]]":
@@ -95,6 +116,4 @@ def report(text: str) -> None:
 
 
 if __name__ == "__main__":
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)
     guard(int(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:]))

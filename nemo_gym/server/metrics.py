@@ -1,30 +1,16 @@
 """The metrics of a worker: its rollouts and requests, its event loop, its pools and its process."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypedDict
+from typing import Self
 
 from nemo_gym.client.pool import HttpClient
-from nemo_gym.common.metrics import Family, Kind, LoopLag, Sample, encode_families, exposition, process_families
+from nemo_gym.common.metrics import Family, Kind, LoopLag, encode_families, exposition, process_families
 from nemo_gym.common.statistics import RequestStats
 from nemo_gym.compute.pool import Compute
-from nemo_gym.errors import Cause
 from nemo_gym.server.app import ServerApp
-from nemo_gym.server.endpoint import Endpoint
+from nemo_gym.server.endpoint import STAGE_OF_PATH
 
-STAGES = ("seed", "model", "tool", "verify")
-"""The stages of a rollout, in their order. Requests to agents are of the stages `rollout` and `agent`."""
-_WORKER_LOAD = {
-    "nemo_gym_rollouts_in_flight": "rollouts",
-    "process_cpu_seconds_total": "cpu_seconds",
-    "process_resident_memory_bytes": "memory_bytes",
-    "process_open_fds": "open_files",
-    "nemo_gym_worker_up": "is_up",
-}
-"""The metrics that say how busy a worker is, with the names under which a live run reports them."""
-_STAGE_OF_CAUSE: dict[Cause, str] = {"environment": "seed", "verifier": "verify", "tool": "tool", "model": "model"}
-_STAGE_OF_PATH = {"/seed_session": "seed", "/verify": "verify", "/run": "rollout"}
 _FAMILIES: dict[str, tuple[Kind, str]] = {
     "rollouts_total": ("counter", "Rollouts that ended: scored, or the cause of the failure."),
     "rollouts_in_flight": ("gauge", "Rollouts in flight."),
@@ -102,48 +88,6 @@ def _stats_of(app: ServerApp) -> Iterator[tuple[str, str, RequestStats]]:
     """Yield path, stage and counters of every endpoint and every route of its own app."""
     own = app.own_app
     for path, endpoint in (app if own is None else own).endpoints.items():
-        yield path, stage_of(endpoint), endpoint.stats
+        yield path, endpoint.stage, endpoint.stats
     for path, stats in ({} if own is None else own.stats).items():
-        yield path, _STAGE_OF_PATH.get(path, "tool"), stats
-
-
-def stage_of(endpoint: Endpoint) -> str:
-    """Return the stage of a rollout that an endpoint belongs to."""
-    return _STAGE_OF_PATH.get(endpoint.path) or _STAGE_OF_CAUSE.get(endpoint.cause, "agent")
-
-
-def worker_loads(families: Iterable[Family]) -> list[dict[str, Any]]:
-    """Return how busy each worker is."""
-    workers: dict[str, dict[str, float]] = defaultdict(dict)
-    for family in families:
-        for _, labels, value in family.samples if family.name in _WORKER_LOAD else ():
-            load, name = workers[labels["worker"]], _WORKER_LOAD[family.name]
-            load[name] = load.get(name, 0.0) + value
-    return [{"worker": name, **load} for name, load in sorted(workers.items())]
-
-
-class StageLoad(TypedDict):
-    """The requests of one stage: how many are in flight, how many ended, and the seconds that these took."""
-
-    in_flight: int
-    requests: int
-    seconds: float
-
-
-def stage_loads(families: Iterable[Family]) -> dict[str, StageLoad]:
-    """Sum the requests of all servers and workers by the stage of a rollout."""
-    samples: dict[str, list[Sample]] = defaultdict(list)
-    for family in families:
-        samples[family.name] += family.samples
-    loads = {stage: StageLoad(in_flight=0, requests=0, seconds=0.0) for stage in STAGES} if samples else {}
-    stages: dict[tuple[str, str], str] = {}
-    for name, labels, value in samples["nemo_gym_stage_seconds"]:
-        stage = stages[labels["server"], labels["path"]] = labels["stage"]
-        load = loads.setdefault(stage, StageLoad(in_flight=0, requests=0, seconds=0.0))
-        if name.endswith("_sum"):
-            load["seconds"] += value
-        elif name.endswith("_count"):
-            load["requests"] += int(value)
-    for _, labels, value in samples["nemo_gym_requests_in_flight"]:
-        loads[stages[labels["server"], labels["path"]]]["in_flight"] += int(value)
-    return loads
+        yield path, STAGE_OF_PATH.get(path, "tool"), stats

@@ -19,7 +19,7 @@ from nemo_gym.client.call_log import Call, call_name, current_rollout_id, parse_
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.errors import ConfigError
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.json_codec import FrozenBody, encode
 from nemo_gym.server.rollout_prefix import is_rollout_id, maybe_rollout_id_from_run_body
 
 ENABLED_KEY, DIR_KEY, RECORD_KEY = "observability_enabled", "model_call_capture_dir", "ng_model_call_capture"
@@ -113,7 +113,7 @@ def read_model_call_records(folder: str | Path, rollout_id: str) -> list[ModelCa
 
 
 def aggregate_model_call_metrics(records: list[ModelCallRecord]) -> dict[str, float]:
-    """How many calls there were, how many of them failed, how long they took, and their tokens."""
+    """Return the number of calls and failures, their durations, and their tokens."""
     totals = {
         "num_calls": float(len(records)),
         "num_failed_calls": float(sum(record.error is not None for record in records)),
@@ -201,7 +201,7 @@ def run_with_captured_calls(run: Handler, store: CaptureStore | None) -> Handler
 def _body_in(args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
     """The argument that is the body of the request."""
     values = (given.get("body"), *given.values(), *args)
-    return next((value for value in values if isinstance(value, BaseModel | dict)), None)
+    return next((value for value in values if isinstance(value, BaseModel | FrozenBody | dict)), None)
 
 
 def _json_of(value: Any) -> bytes:

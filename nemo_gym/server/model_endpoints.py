@@ -2,6 +2,7 @@
 are derived from them here, so every model server has them. Errors have the form of the LLM API that the path belongs
 to, with the status and the message of the endpoint; our own fields stay beside them for callers in this package."""
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeVar
@@ -11,16 +12,18 @@ from uuid import uuid4
 import orjson
 from pydantic import ValidationError
 
-from nemo_gym.client.reply import REFUSALS, read_reply
+from nemo_gym.client.reply import REFUSALS
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.errors import RolloutError, UpstreamError
-from nemo_gym.llm_api.base import JsonObject, WireModel, drop_token_fields
+from nemo_gym.llm_api.base import TOKEN_NAMES, JsonObject, WireModel, drop_token_fields
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_anthropic import MessagesParams, message_of, responses_params
 from nemo_gym.llm_api.stream_events import EventStream, chat_events, completion_events, message_events, response_events
 from nemo_gym.server.endpoint import BadBodyError, Call, Endpoint, is_from_this_run, plain_result
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 AsEvents = Callable[[JsonObject, JsonObject], Iterable[bytes]]
@@ -46,10 +49,8 @@ class StreamableEndpoint(Endpoint):
     An error still has its status: nothing has been sent before the answer is complete.
     """
 
-    def __init__(
-        self, path: str, function: Callable[..., Any], answer: type[WireModel], events: AsEvents, reads_only: bool
-    ) -> None:
-        super().__init__(path, function, cause="model", reads_only=reads_only, finish=_shape_failure)
+    def __init__(self, path: str, function: Callable[..., Any], answer: type[WireModel], events: AsEvents) -> None:
+        super().__init__(path, function, cause="model", finish=_shape_failure)
         self._answer, self._events = answer, events
 
     def __call__(self, call: Call) -> Awaitable[Any]:
@@ -82,6 +83,7 @@ class MessagesEndpoint(Endpoint):
         self._responses, self.needs_session = responses, responses.needs_session
 
     def __call__(self, call: Call) -> Awaitable[Any]:
+        _drop_tokens_of_strangers(call)
         return self._converted(super().__call__(call), call)
 
     async def _converted(self, converted: Awaitable[Any], call: Call) -> Any:
@@ -114,17 +116,14 @@ def model_endpoints(
     *,
     count_tokens: Callable[..., Any] | None = None,
     completions: Callable[..., Any] | None = None,
-    reads_only: bool,
 ) -> list[Endpoint]:
-    """What a model server with these handlers answers."""
-    in_responses = StreamableEndpoint("/v1/responses", responses, NeMoGymResponse, response_events, reads_only)
-    in_chat = StreamableEndpoint(
-        "/v1/chat/completions", chat_completions, NeMoGymChatCompletion, chat_events, reads_only
-    )
+    """Return the endpoints of a model server with these handlers."""
+    in_responses = StreamableEndpoint("/v1/responses", responses, NeMoGymResponse, response_events)
+    in_chat = StreamableEndpoint("/v1/chat/completions", chat_completions, NeMoGymChatCompletion, chat_events)
     counting = CountTokensEndpoint(count_tokens or estimate_tokens)
     endpoints = [in_chat, in_responses, MessagesEndpoint(in_responses), counting]
     if completions is not None:
-        endpoints.append(StreamableEndpoint("/v1/completions", completions, WireModel, completion_events, False))
+        endpoints.append(StreamableEndpoint("/v1/completions", completions, WireModel, completion_events))
     return endpoints
 
 
@@ -185,8 +184,9 @@ def _drop_tokens_of_strangers(call: Call) -> None:
         except orjson.JSONDecodeError:
             return
     if isinstance(body, dict):
-        for name in ("input", "messages"):
-            drop_token_fields(body.get(name))
+        if surplus := TOKEN_NAMES.intersection(body):
+            logger.warning("A caller from outside of this run sent %s: ignored.", ", ".join(sorted(surplus)))
+        drop_token_fields(body)
         call.body = body
 
 
@@ -210,7 +210,8 @@ def _is_failure(result: Any) -> bool:
 
 def _read(result: Any, path: str, kind: type[T]) -> T:
     """A handler's answer in its type. Anything else cannot be converted."""
-    return read_reply(result if isinstance(result, ServerReply) else ServerReply("", 200, result), path, kind, "model")
+    reply = result if isinstance(result, ServerReply) else ServerReply("", 200, result)
+    return reply.decode(kind, path, "model")
 
 
 def in_dialect(reply: ServerReply, error: BaseException | None, dialect: Dialect) -> ServerReply:

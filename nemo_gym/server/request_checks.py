@@ -164,7 +164,7 @@ class ServerLimits(GlobalKeys):
     """Names, besides those of loopback, under which a server that listens on loopback may be addressed."""
 
     def connections(self) -> int:
-        """How many connections this process accepts, even if it makes none itself."""
+        """Return the number of connections that this process accepts."""
         if self.max_connections is not None:
             return self.max_connections
         return max(1, min(MAX_CONNECTIONS, connection_budget() // 2))

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import orjson
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from nemo_gym.client.reply import raise_environment_failure
-from nemo_gym.common.server_folders import folder_of, is_ours
+from nemo_gym.common.paths import folder_of, is_ours
 from nemo_gym.common.words import shorten
 from nemo_gym.compute.pool import Compute, LimitExceededError
 from nemo_gym.config.validation import first_error
@@ -34,8 +35,11 @@ MAX_KNOWN_CHECKS = 100_000
 GivenHistory = Literal["replay", "ignore", "refuse"]
 
 
+Restore = Literal["copy", "replay", "none"]
+
+
 class Environment(Protocol):
-    """What is asked of an environment."""
+    """The part of an environment that is used here."""
 
     config: Any
 
@@ -84,6 +88,10 @@ class SlowChecks:
         return self._reasons[check]
 
 
+_BASE = "nemo_gym.base_resources_server"
+"""Where an environment has its checks from if it overrides none."""
+
+
 class RowValidator:
     """Finds the rows that an environment can never score right. It needs the class alone, no server, and what the
     configuration says about the server."""
@@ -91,23 +99,25 @@ class RowValidator:
     def __init__(self, kind: type[Any], settings: Mapping[str, Any] | None = None) -> None:
         self._name = kind.__name__
         self._settings = settings or {}
-        own_slow_check = None if kind.slow_check.__module__.startswith("nemo_gym.") else kind.slow_check
+        own_slow_check = None if kind.slow_check.__module__ == _BASE else kind.slow_check
         self._slow_check: Callable[[JsonObject, Mapping[str, Any]], SlowCheck | None] | None = own_slow_check
-        own_check = None if kind.check_row.__module__.startswith("nemo_gym.") else kind.check_row
+        own_check = None if kind.check_row.__module__ == _BASE else kind.check_row
         self._check_row: Callable[[JsonObject], None] | None = own_check
         # An environment written for the public package may expect fields that its agent adds later.
         is_public = _is_in_public_folder(kind) and own_check is None
-        self._models = [] if is_public else list(_row_models(kind))
+        self._adapters: list[TypeAdapter[Any]] = [] if is_public else list(map(TypeAdapter, _row_models(kind)))
         self.history: GivenHistory | None = kind.given_history
         if self.history not in (None, *get_args(GivenHistory)):
             expected = ", ".join(get_args(GivenHistory))
             raise ConfigError(f"{kind.__name__}.given_history is {self.history!r}, expected one of: {expected}.")
+        self._converses = not kind.next_message.__module__.startswith("nemo_gym.base_")
+        """The messages of a conversation change its state, as tool calls do."""
         self._has_state, self._has_session = _names(kind, (SessionState, Session)), _names_request(kind)
         self._has_warned = False
 
     @property
     def accepts_every_row(self) -> bool:
-        found = (self._models, self._check_row, self._slow_check, self._has_state, self._has_session)
+        found = (self._adapters, self._check_row, self._slow_check, self._has_state, self._has_session)
         return not any(found)
 
     @property
@@ -115,30 +125,39 @@ class RowValidator:
         return self._slow_check is not None
 
     def slow_check(self, row: Mapping[str, Any]) -> SlowCheck | None:
-        """What is left to check of a row that `check` accepts."""
+        """Return the slow check that is left for a row that `check` accepts."""
         if self._slow_check is None:
             return None
         return self._slow_check({**row, PARAMS: _as_json(row[PARAMS])}, self._settings)
 
     def check(self, row: Mapping[str, Any]) -> None:
         """Raise ValueError with the reason if the row cannot be scored. Its parameters may be JSON or validated."""
-        if self._models:
+        if self._adapters:
             self._check_fields(row)
         if self._check_row is not None:
-            self._check_row({**row, PARAMS: _as_json(row[PARAMS])})
+            self._check_by_code(self._check_row, row)
         if (self._has_state or self._has_session) and has_calls(row):
             self._check_history(row)
+        if self._converses and self.history == "refuse" and _has_replies(row):
+            raise ValueError(f"`input` has earlier replies, which {self._name} does not take (given_history: refuse)")
 
     def _check_fields(self, row: Mapping[str, Any]) -> None:
         params = row[PARAMS]
         known = _Params.model_construct(**params) if isinstance(params, dict) else params
         fields = {**row, PARAMS: known, RESPONSE: _NO_RESPONSE}
-        for model in self._models:
+        for adapter in self._adapters:
             try:
-                model.model_validate(fields)
+                adapter.validator.validate_python(fields)
             except ValidationError as error:
                 if reason := first_error(error, ignored=(PARAMS, RESPONSE)):
                     raise ValueError(reason) from None
+
+    def _check_by_code(self, check_row: Callable[[JsonObject], None], row: Mapping[str, Any]) -> None:
+        """Call `check_row`. A row in which it does not find what it looks for is not valid either."""
+        try:
+            check_row({**row, PARAMS: _as_json(row[PARAMS])})
+        except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            raise ValueError(f"check_row of {self._name} cannot read it: {error!r}") from error
 
     def _check_history(self, row: Mapping[str, Any]) -> None:
         found = "`input` has earlier tool calls"
@@ -156,17 +175,12 @@ class RowValidator:
 class SeedEndpoint(Endpoint):
     """`/seed_session`: checks the row, seeds the session, and replays the tool calls that the row begins with."""
 
-    def __init__(self, server: Environment, seed: Callable[..., Any], *, finish: Any, is_default: bool) -> None:
-        super().__init__("/seed_session", seed, cause="environment", finish=finish)
-        self._server, self._is_default = server, is_default
+    def __init__(
+        self, server: Environment, seed: Callable[..., Any], *, finish: Any, fields_of: type[BaseModel]
+    ) -> None:
+        super().__init__("/seed_session", seed, cause="environment", finish=finish, fields_of=fields_of)
+        self._server = server
         self._rows, self._slow_checks = RowValidator(type(server), _settings_of(server)), SlowChecks()
-
-    def does_nothing(self, body: Any) -> bool:
-        """True if there is nothing to seed and the row is valid. For any other the call says why."""
-        try:
-            return self._is_default and self._checked(body) == _NOTHING_LEFT
-        except ValueError:
-            return False
 
     def __call__(self, call: Call) -> Awaitable[Any]:
         try:
@@ -206,12 +220,12 @@ class SeedEndpoint(Endpoint):
             if each.name in offered:  # any other call was refused then, too
                 reply = await core.direct("POST", f"/{each.name}", each.arguments.encode(), cookies)
                 raise_environment_failure(reply)
-                _check_output(each, reply.text())
+                _check_output(each, reply.text)
         return result
 
 
 class _Left(NamedTuple):
-    """What is left to do with a row that is valid so far."""
+    """The checks that are left for a row that is valid so far."""
 
     check: SlowCheck | None
     replay: Mapping[str, Any] | None
@@ -279,6 +293,18 @@ def _is_call(item: Any) -> bool:
     return bool((item.get("type") if isinstance(item, dict) else getattr(item, "type", None)) == "function_call")
 
 
+def _has_replies(row: Mapping[str, Any]) -> bool:
+    """True if the row begins with messages of the model."""
+    policies = row.get(POLICIES)
+    each = policies.values() if isinstance(policies, dict) else ()
+    inputs = [_input_of(row[PARAMS]), *(_input_of(one) for one in each if isinstance(one, dict))]
+    return any(_role_of(item) == "assistant" for given in inputs for item in given)
+
+
+def _role_of(item: Any) -> Any:
+    return item.get("role") if isinstance(item, dict) else getattr(item, "role", None)
+
+
 def _has_calls_of_policies(row: Mapping[str, Any]) -> bool:
     policies = row.get(POLICIES)
     each = policies.values() if isinstance(policies, dict) else ()
@@ -286,7 +312,13 @@ def _has_calls_of_policies(row: Mapping[str, Any]) -> bool:
 
 
 def _as_json(params: Any) -> JsonObject:
-    return params if type(params) is dict else orjson.loads(encode(params, exclude_unset=True))
+    if type(params) is dict:
+        return params
+    try:
+        found: JsonObject = orjson.loads(encode(params, exclude_unset=True))
+    except PydanticSerializationError:  # lone surrogates
+        found = params.model_dump(exclude_unset=True)
+    return found
 
 
 # What a class says
@@ -311,7 +343,8 @@ def _row_models(kind: type[Any]) -> Iterator[type[BaseModel]]:
     """The bodies of `seed_session` and `verify` that declare fields of the row."""
     for name in ("seed_session", "verify"):
         try:
-            body = Endpoint(f"/{name}", getattr(kind, name).__get__(kind), cause="environment").arguments
+            handler, base = getattr(kind, name).__get__(kind), kind.BODIES[name]
+            body = Endpoint(f"/{name}", handler, cause="environment", fields_of=base).arguments
         except (ConfigError, TypeError, NameError):
             continue  # an error when the server starts
         if body is not None and not body.model_fields.keys() <= {PARAMS, RESPONSE}:
@@ -330,6 +363,15 @@ def _annotations_of(kind: type[Any]) -> Iterator[type[Any]]:
         except (TypeError, NameError):
             continue
         yield from (each.annotation for each in parameters if isinstance(each.annotation, type))
+
+
+def restore_mode(kind: type[Any]) -> Restore:
+    """Return how an environment comes back to an earlier step of a rollout."""
+    if kind.restore is not None:
+        found: Restore = kind.restore
+        return found
+    has_state = _names(kind, (SessionState, Session)) or _names_request(kind)
+    return "replay" if not has_state or kind.given_history == "replay" else "none"
 
 
 def _names(kind: type[Any], wanted: tuple[type[Any], ...]) -> bool:

@@ -2,11 +2,12 @@
 time to live. A session that is gone never comes back empty: its token raises SessionLostError."""
 
 import asyncio
+import copy
 import hmac
 import itertools
 import logging
 import time
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -27,7 +28,7 @@ State = TypeVar("State", bound="SessionState")
 
 
 class SessionState(BaseModel):
-    """What an environment remembers about one rollout. Subclass it, and name the subclass in a handler's signature."""
+    """State that an environment keeps for one rollout. Subclass it, and name the subclass in a handler's signature."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -40,7 +41,7 @@ class Session(msgspec.Struct):
 
     token: str
     data: dict[str, Any]
-    """What `request.session` shows to handlers written for it."""
+    """The value of `request.session` for handlers written for it."""
     states: dict[type[SessionState], SessionState] = {}
     last_used: float = 0.0
     users: int = 0
@@ -54,12 +55,28 @@ class Session(msgspec.Struct):
             found = self.states[kind] = kind()
         return found  # type: ignore[return-value]
 
+    def save(self) -> "SavedSession":
+        """Copy the state."""
+        return SavedSession(*copy.deepcopy((self.data, self.states)))
+
+    def load(self, saved: "SavedSession") -> None:
+        """Replace the state by a copy of a saved one."""
+        data, self.states = copy.deepcopy((saved.data, saved.states))
+        self.data = {**data, SESSION_ID_KEY: self.data[SESSION_ID_KEY]}
+
     def close(self) -> None:
         for state in self.states.values():
             try:
                 state.close()
             except Exception:
                 logger.exception("closing %s of session %s failed", type(state).__name__, self.data[SESSION_ID_KEY])
+
+
+class SavedSession(NamedTuple):
+    """The state of a session at some step."""
+
+    data: dict[str, Any]
+    states: dict[type[SessionState], SessionState]
 
 
 class SessionStore:

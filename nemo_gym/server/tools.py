@@ -10,15 +10,31 @@ import orjson
 from pydantic import BaseModel, create_model
 
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.base import FailFastModel, JsonObject
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__nemo_gym_tool__"
 _ANY_MARK = "__nemo_gym_any_tool__"
 NOT_TOOLS = frozenset(
-    ["seed_session", "next_message", "verify", "tool_schemas", "aggregate_metrics", "run", "health", "session", "mcp"]
+    [
+        "seed_session",
+        "next_message",
+        "verify",
+        "verify_group",
+        "tool_schemas",
+        "aggregate_metrics",
+        "run",
+        "health",
+        "session",
+        "session_copy",
+        "mcp",
+    ]
 )
 """Routes of a server that no model may call, whatever its row offers."""
+RESTORE_PATH = "/restore_mode"
+"""The path at which an environment says how it comes back to an earlier step."""
+SESSION_COPY_PATH = "/session_copy"
+"""The path at which an environment that restores by copy saves and loads the state of a session."""
 TOOL_NAME = re.compile(r"[\w.-]+")
 
 
@@ -33,7 +49,7 @@ PARTICIPANT_COOKIE = "nemo_gym_participant"
 
 
 class Participant(str):
-    """Who called: the name of a policy, or `user`. A handler names it in its signature to learn it."""
+    """The caller: the name of a policy, or `user`. A handler names it in its signature to learn it."""
 
     __slots__ = ()
 
@@ -113,12 +129,14 @@ def with_tools(row: JsonObject, tools: list[JsonObject]) -> JsonObject:
 
 
 def no_such_tool(name: object, offered: Iterable[str]) -> str:
-    """What the caller of a tool that is not offered is told."""
+    """The error text for a call of a tool that is not offered."""
     return f"There is no tool '{name}'. Tools: {', '.join(sorted(offered)) or 'none'}."
 
 
-def arguments_model(name: str, parameters: list[inspect.Parameter]) -> type[BaseModel]:
-    """A model with one field for each parameter that the model fills in."""
+def arguments_model(
+    name: str, parameters: list[inspect.Parameter], base: type[BaseModel] | None = None
+) -> type[BaseModel]:
+    """A model with one field for each parameter, and the fields of `base`."""
     fields: dict[str, Any] = {
         parameter.name: (
             Any if parameter.annotation is parameter.empty else parameter.annotation,
@@ -126,7 +144,7 @@ def arguments_model(name: str, parameters: list[inspect.Parameter]) -> type[Base
         )
         for parameter in parameters
     }
-    return create_model(f"{name}_arguments", **fields)
+    return create_model(f"{name}_arguments", __base__=base or FailFastModel, **fields)
 
 
 def function_tool(method: Callable[..., Any], arguments: type[BaseModel] | None) -> dict[str, Any]:

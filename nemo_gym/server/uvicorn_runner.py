@@ -7,11 +7,12 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from nemo_gym.common.descriptors import RESERVED, connection_budget, open_connections
 from nemo_gym.common.forks import close_in_forks
@@ -148,7 +149,8 @@ class LimitedProtocol(HttpToolsProtocol):
         client has read the response."""
         self._is_refused = True
         self._stop_timer()
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         is_answered = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if self.cycle is not None:
             self.cycle.disconnected = True
@@ -170,9 +172,6 @@ def _response(status: int, message: str) -> bytes:
     return STATUS_LINE[status] + headers.encode() + content
 
 
-if TYPE_CHECKING:
-    from uvicorn.server import ServerState
-
 logger = logging.getLogger(__name__)
 
 BACKLOG = 16_384
@@ -184,7 +183,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening socket: from here on connections queue up, and nobody else can take the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio sets TCP_NODELAY only on sockets that name it, and accepted sockets inherit
-    # it. Without it every reply on a reused connection waits 40 ms for the other side's acknowledgement.
+    # it. Without it every reply on a reused connection waits 40 ms for the peer's acknowledgement.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -200,11 +199,7 @@ def bind(host: str, port: int) -> socket.socket:
 async def serving(
     apps: Mapping[Any, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
 ) -> AsyncIterator[None]:
-    """Serve each app on its port while the block runs, then finish what is in flight. A Unix socket has the port None.
-
-    uvicorn is imported here: a command that holds its servers itself never needs it.
-    """
-    from uvicorn.server import ServerState
+    """Serve each app on its port while the block runs, then finish what is in flight. A Unix socket has no port."""
 
     async def dispatch(scope: Any, receive: Any, send: Any) -> None:
         _, port = scope["server"] or (None, None)
@@ -225,7 +220,7 @@ async def serving(
         await _finish_requests(state)
 
 
-async def _finish_requests(state: "ServerState") -> None:
+async def _finish_requests(state: ServerState) -> None:
     for connection in list(state.connections):
         connection.shutdown()
     try:
@@ -251,16 +246,13 @@ async def serve_until_interrupted(
 def set_by_signals() -> asyncio.Event:
     """An event of the running loop that SIGINT and SIGTERM set. The second one ends the process at once, even if code
     blocks the loop."""
-    stop, loop, received, is_command = asyncio.Event(), asyncio.get_running_loop(), 0, interrupts.is_handled
+    stop, loop, is_command = asyncio.Event(), asyncio.get_running_loop(), interrupts.is_handled
 
     def on_signal(_number: int, _frame: object) -> None:
-        nonlocal received
-        received += 1
-        if received > 1:
-            interrupts.exit_at_once()
+        loop.call_soon_threadsafe(stop.set)
+        interrupts.receive()
         if is_command:
             say_stopping()
-        loop.call_soon_threadsafe(stop.set)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)

@@ -20,18 +20,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any
 
-from nemo_gym.common.deadline import current_deadline
+from nemo_gym.client.call_log import running_call
+from nemo_gym.common.deadline import current_deadline, extend_deadlines
 from nemo_gym.common.forks import close_in_forks
 from nemo_gym.common.interrupts import interrupts
 from nemo_gym.common.logging import RateLimitedLog
 from nemo_gym.errors import BlockedError
 from nemo_gym.server import guard_process
-from nemo_gym.server.guard_process import INTERRUPT_GRACE_S, STACK_SIGNAL, place_in, report_rollout
+from nemo_gym.server.guard_process import (
+    INTERRUPT_GRACE_S,
+    LOADING,
+    SERVING,
+    STACK_SIGNAL,
+    STOPPING,
+    WATCHDOG_SIGNAL,
+    place_in,
+    report_rollout,
+)
 
 logger = logging.getLogger(__name__)
 rate_limited = RateLimitedLog(logger)
@@ -71,17 +80,6 @@ def register_handler(handlers: Handlers, name: str, function: Callable[..., Any]
     return handlers.setdefault(code, Handler(name))
 
 
-class Interruptible(Protocol):
-    """A call of a handler. Its code, or a task that it started, may catch the exception; what it returns then is no
-    result."""
-
-    interruption: BlockedError | None
-
-
-running_call: ContextVar[Interruptible | None] = ContextVar("nemo_gym_running_call", default=None)
-"""The call that the running code works for. Tasks and callbacks inherit it."""
-
-
 @dataclass(slots=True)
 class Block:
     """A time in which the loop did not respond, and the task that has it now."""
@@ -94,19 +92,26 @@ class Block:
     blamed: FrameType | None = None
     """The frame of the handler that was reported."""
     blamed_since: float = 0.0
+    stuck_task_since: float = 0.0
+    """When the task began of which it was reported that it cannot be interrupted."""
 
 
 class Watchdog:
     """Schedules a callback on the running loop again and again. If it does not run in time, the handler whose frame is
     on the loop's stack at two moments blocks the loop; a loop that is only busy has another frame each time.
 
-    With `ends_process`, a process whose loop stays blocked ends, so that its supervisor starts it again.
+    With `ends_process`, a process whose loop stays blocked ends, so that its supervisor starts it again. Until
+    `start_limits` is called, servers may be loading, which takes as long as it takes.
     """
 
     def __init__(self, handlers: Handlers, *, max_blocked_s: float = math.inf, ends_process: bool = False) -> None:
         self.handlers, self._max_blocked_s = handlers, max_blocked_s
-        self._kill_after_s = max_blocked_s + KILL_GRACE_S if ends_process else math.inf
-        self._guard = Guard(kill_after_s=self._kill_after_s) if ends_process or interrupts.is_handled else None
+        self._ends_process = ends_process
+        kill_after_s = max_blocked_s + KILL_GRACE_S if ends_process else math.inf
+        self._guard = Guard(kill_after_s=kill_after_s) if ends_process or interrupts.is_handled else None
+        self._is_loading = True
+        self._handled: dict[signal.Signals, Any] = {}
+        """The handlers of signals, which the code of servers must not replace."""
         self._responded, self._stopped = threading.Event(), threading.Event()
         self._block: Block | None = None
         self._raised_in: asyncio.Task[Any] | None = None
@@ -118,8 +123,10 @@ class Watchdog:
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         self._can_interrupt = threading.current_thread() is threading.main_thread()
         if self._can_interrupt:
-            before = signal.signal(STACK_SIGNAL, self._on_signal)
-            self._opened.callback(signal.signal, STACK_SIGNAL, before)
+            before = signal.signal(WATCHDOG_SIGNAL, self._on_signal)
+            self._opened.callback(self._restore_handler, before)
+            handled = (signal.SIGINT, signal.SIGTERM) if interrupts.is_handled else ()
+            self._handled = {number: signal.getsignal(number) for number in (WATCHDOG_SIGNAL, *handled)}
             if self._guard is not None:
                 self._opened.enter_context(self._guard)
         self._watcher.start()
@@ -128,7 +135,39 @@ class Watchdog:
         self._stopped.set()
         self._responded.set()
         self._watcher.join()
+        self._handled.clear()  # a turn of the loop that is still to come puts none of them back
         self._opened.close()
+
+    async def start_limits(self) -> None:
+        """The servers are loaded: from now on nothing may block the loop for long. What has blocked it so far ends
+        when the loop goes on."""
+        await asyncio.sleep(0)
+        self._is_loading = False
+        self._send_heartbeat()  # before anybody hears that the servers are ready, and may stop this process
+
+    def _on_turn(self) -> None:
+        """The loop goes on."""
+        block = self._block
+        if block is not None:
+            extend_deadlines(time.monotonic() - block.since, blocking=block.task)
+        self._responded.set()
+        self._put_back_handlers()
+
+    def _put_back_handlers(self) -> None:
+        current = {number: signal.getsignal(number) for number in self._handled}
+        replaced = [each for each, handler in self._handled.items() if current[each] != handler]
+        if any(isinstance(getattr(current[each], "__self__", None), Watchdog) for each in replaced):
+            return  # another collection in this process watches the loop, too
+        for number in replaced:
+            logger.warning("the code of a server has replaced the handler of %s, which is put back", number.name)
+            signal.signal(number, self._handled[number])
+        if replaced and self._guard is not None:
+            self._guard.register_signals()
+
+    def _restore_handler(self, before: Any) -> None:
+        """Restore the handler of before, unless a watchdog that was started later has its own."""
+        if signal.getsignal(WATCHDOG_SIGNAL) == self._on_signal:
+            signal.signal(WATCHDOG_SIGNAL, before)
 
     def _watch(self) -> None:
         while not self._stopped.wait(CHECK_EVERY_S):
@@ -138,7 +177,7 @@ class Watchdog:
                 return
             since = time.monotonic()
             try:
-                self._loop.call_soon_threadsafe(self._responded.set)
+                self._loop.call_soon_threadsafe(self._on_turn)
             except RuntimeError:  # the loop is closed
                 return
             if not self._responded.wait(SUSPECT_AFTER_S):
@@ -164,7 +203,7 @@ class Watchdog:
             block.task, block.task_since = task, now
         block.frames = frames
         if self._can_interrupt:
-            signal.pthread_kill(self._loop_thread, STACK_SIGNAL)
+            signal.pthread_kill(self._loop_thread, WATCHDOG_SIGNAL)
         self._end_process_if_stuck(block, now)
 
     def _loop_frames(self) -> tuple[FrameType, ...]:
@@ -192,6 +231,7 @@ class Watchdog:
     def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         """Raise in the code that the loop's thread runs, if it is that which blocks the loop. Nothing else can run
         between this check and the exception."""
+        self._put_back_handlers()
         block, now, task = self._block, time.monotonic(), asyncio.current_task(self._loop)
         if block is None or self._responded.is_set():
             return
@@ -203,6 +243,8 @@ class Watchdog:
         handler = next((self.handlers[each.f_code] for each in _stack(frame) if each.f_code in self.handlers), None)
         if handler is None and current_deadline() is None:
             return  # not the code of a server: it may take its time, such as to write records
+        if handler is None and task is None and _is_own_callback(frame):
+            return  # such as the timer that ends a rollout, which is late if threads of servers keep the loop waiting
         self._raised_in, self._raise_again_at = task, now + RAISE_AGAIN_AFTER_S
         if is_stopping and task is not None:
             task.cancel()
@@ -231,14 +273,20 @@ class Watchdog:
         if interrupts.count and now - max(interrupts.received_at, block.since) > INTERRUPT_GRACE_S:
             logger.error("The code at %s does not stop, so this process ends at once.", place_in(stack))
             interrupts.exit_at_once()
-        if now - block.task_since > self._kill_after_s:
+        blocked_s = now - block.task_since
+        if self._is_loading or self._responded.is_set() or blocked_s <= self._max_blocked_s + KILL_GRACE_S:
+            return
+        if self._ends_process:
             logger.error("The code at %s blocks the event loop, so this worker ends.", place_in(stack))
             report_rollout(stack)
             os.kill(os.getpid(), signal.SIGKILL)
+        if block.stuck_task_since != block.task_since:
+            block.stuck_task_since = block.task_since
+            logger.error("The code at %s blocks the event loop and cannot be interrupted.", place_in(stack))
 
     def _send_heartbeat(self) -> None:
         if self._guard is not None:
-            self._guard.send_heartbeat()
+            self._guard.send(STOPPING if interrupts.count else LOADING if self._is_loading else SERVING)
 
 
 class Guard:
@@ -248,6 +296,7 @@ class Guard:
     def __init__(self, *, kill_after_s: float) -> None:
         self._kill_after_s = kill_after_s
         self._heartbeats: int | None = None
+        self._stacks: dict[signal.Signals, int] = {}
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> None:
@@ -255,7 +304,13 @@ class Guard:
         heartbeats, stacks, interrupted = write_ends
         arguments = [str(os.getpid()), str(self._kill_after_s), *map(str, read_ends)]
         program = [sys.executable, "-I", "-S", guard_process.__file__, *arguments]
-        process = subprocess.Popen(program, pass_fds=read_ends, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            program,
+            pass_fds=read_ends,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=not interrupts.is_handled,
+        )
         self._opened.callback(process.wait)
         for fd in read_ends:
             os.close(fd)
@@ -263,9 +318,11 @@ class Guard:
             os.set_blocking(fd, False)  # a full pipe must not stop whoever writes
             self._opened.callback(os.close, fd)
             close_in_forks(fd)
-        signals = {STACK_SIGNAL: stacks, signal.SIGINT: interrupted, signal.SIGTERM: interrupted}
-        for number, fd in signals.items():
-            faulthandler.register(number, file=fd, all_threads=False, chain=True)
+        self._stacks = {STACK_SIGNAL: stacks}
+        if interrupts.is_handled:
+            self._stacks |= {signal.SIGINT: interrupted, signal.SIGTERM: interrupted}
+        self.register_signals()
+        for number in self._stacks:
             self._opened.callback(faulthandler.unregister, number)
         self._heartbeats = heartbeats
 
@@ -273,10 +330,16 @@ class Guard:
         self._heartbeats = None
         self._opened.close()
 
-    def send_heartbeat(self) -> None:
+    def register_signals(self) -> None:
+        """Have stacks written for signals, before what handles them in Python, also if that was replaced."""
+        for number, fd in self._stacks.items():
+            faulthandler.unregister(number)
+            faulthandler.register(number, file=fd, all_threads=False, chain=True)
+
+    def send(self, heartbeat: bytes) -> None:
         if self._heartbeats is not None:
             with contextlib.suppress(OSError):
-                os.write(self._heartbeats, b".")
+                os.write(self._heartbeats, heartbeat)
 
 
 def _names(frames: Iterable[FrameType]) -> list[tuple[str, ...]]:
@@ -288,3 +351,14 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def _is_own_callback(frame: FrameType | None) -> bool:
+    """True if the event loop has called a function of this package."""
+    called = ""
+    for each in _stack(frame):
+        name = each.f_globals.get("__name__", "")
+        if name.startswith("asyncio."):
+            break
+        called = name
+    return called.startswith("nemo_gym.")

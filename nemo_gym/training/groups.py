@@ -1,13 +1,14 @@
 """Decide which rollout of which group starts next, and what becomes of every group.
 
-A state machine without I/O and without a clock: the caller passes the time in, starts and aborts what `poll` says, and
-reports what came of it. A group leaves in exactly one way: complete, or dropped for a reason that is counted."""
+A state machine without I/O and without a clock: the caller passes rows and the time in, starts and aborts what `poll`
+says, and reports what came of it. A group leaves in exactly one way: taken, or dropped for a reason that is counted.
+Rows are known by their index in their source."""
 
+import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
 
 from nemo_gym.errors import ConfigError
 
@@ -17,7 +18,8 @@ DropReason = Literal["no_signal", "lost", "deadline", "stale"]
 
 @dataclass
 class Source:
-    """Rows of one environment. Change `weight` at any time, as in a curriculum: it holds for groups not yet begun."""
+    """Rows of one environment. Change `weight` at any time, as in a curriculum: from the next group that you take or
+    version that you set on, it holds for groups that begin. Rows are read ahead, as many as may be begun meanwhile."""
 
     rows: Iterable[Any]
     weight: float = 1.0
@@ -35,9 +37,10 @@ class GroupOptions:
     """Start this many rollouts more for each group. The first `group_size` to complete are the group, and the others
     are aborted."""
     max_in_flight: int = 256
-    """Upper bound for rollouts in flight. Those of complete groups that nobody has taken count too."""
-    keep: Callable[[list[Any]], bool] | None = None
-    """Drop a group for whose results this is False, such as one without signal."""
+    """Upper bound for rollouts in flight."""
+    max_ready: int | None = None
+    """Begin no more groups while this many complete ones wait for the trainer. By default as many as there may be in
+    flight. More of them bridge longer steps of the trainer, and are older when they are taken."""
     min_group: int = 2
     """The smallest size of a group that was shrunk, by `on_lost` or the deadline."""
     max_staleness: int | None = None
@@ -54,8 +57,26 @@ class GroupOptions:
         if not 1 <= self.min_group <= max(2, self.group_size) or self.group_size < 1 or self.over_sample < 0:
             sizes = f"group_size={self.group_size}, min_group={self.min_group}, over_sample={self.over_sample}"
             raise ConfigError(f"Found {sizes}; expected 1 <= min_group <= group_size and over_sample >= 0.")
-        if self.max_in_flight < 1:
-            raise ConfigError(f"max_in_flight is {self.max_in_flight}; expected at least 1.")
+        if self.on_lost not in get_args(OnLost):
+            raise ConfigError(f"on_lost is {self.on_lost!r}; expected one of {', '.join(get_args(OnLost))}.")
+        if self.max_in_flight < 1 or (self.max_ready is not None and self.max_ready < 1):
+            limits = f"max_in_flight={self.max_in_flight}, max_ready={self.max_ready}"
+            raise ConfigError(f"Found {limits}; expected at least 1.")
+
+    @property
+    def ready_limit(self) -> int:
+        return max(1, self.max_in_flight // self.group_size) if self.max_ready is None else self.max_ready
+
+
+def check_sources(sources: Mapping[str, Source]) -> None:
+    """Raise ConfigError for sources that no group could be made of."""
+    if not sources:
+        raise ConfigError("There is no source of rows.")
+    for name, source in sources.items():
+        limit = source.max_in_flight
+        if not (0 <= source.weight < math.inf) or (limit is not None and limit < 1):
+            found = f"Source '{name}' has weight={source.weight}, max_in_flight={limit}"
+            raise ConfigError(f"{found}; expected a finite weight from 0 and a limit of at least 1.")
 
 
 class Start(NamedTuple):
@@ -66,29 +87,43 @@ class Start(NamedTuple):
     slot: int
     """Its place in the group. A rollout that replaces or hedges another one has the same."""
     source: str
-    row: Any
+    row: int
+    version: int
+    """The policy version when its group was begun."""
+
+
+class Begun(NamedTuple):
+    """A group that begins."""
+
+    group: int
+    source: str
+    row: int
+    version: int
+    """The policy version now."""
+
+
+class Completed(NamedTuple):
+    """A group that has all its results, in the order in which they completed. Until it is taken or dropped, it counts
+    for `max_ready`."""
+
+    group: int
+    results: list[Any]
+
+
+class Dropped(NamedTuple):
+    """A group that is given up."""
+
+    group: int
+    reason: DropReason
 
 
 class Actions(NamedTuple):
-    """What to do now."""
+    """What to do now, and what became of groups since the last time, in order."""
 
     start: list[Start]
     abort: list[int]
     """Ids of rollouts whose results nobody needs any more."""
-
-
-class CompleteGroup(NamedTuple):
-    """A group for the trainer."""
-
-    number: int
-    source: str
-    row: Any
-    results: list[Any]
-    """In the order in which they completed."""
-    version: int
-    """The policy version when its oldest rollout was begun."""
-    staleness: int
-    """How many versions ago that was."""
+    events: list[Begun | Completed | Dropped]
 
 
 @dataclass(slots=True)
@@ -101,7 +136,7 @@ class _Running:
 class _Group:
     number: int
     source: "_SourceState"
-    row: Any
+    row: int
     size: int
     begun_at: float
     version: int
@@ -121,29 +156,28 @@ class _Group:
 @dataclass(slots=True)
 class _SourceState:
     name: str
-    source: Source
-    rows: Iterator[Any]
-    read: int = 0
-    """How many rows were read."""
-    again: deque[Any] = field(default_factory=deque)
+    weight: float
+    max_in_flight: int | None
+    rows: deque[int] = field(default_factory=deque)
+    """Those that were passed in and are not begun."""
+    again: deque[int] = field(default_factory=deque)
     """Rows of groups that became too old."""
     has_more: bool = True
     in_flight: int = 0
     virtual_time: float = 0.0
     """Grows by 1 / weight with each group: the source where it is smallest is next."""
 
-    def next_row(self) -> Any:
-        """A row to try again, or else a new one. Raises StopIteration if there is none."""
-        if self.again:
-            return self.again.popleft()
-        row = next(self.rows)
-        self.read += 1
-        return row
-
     @property
     def has_room(self) -> bool:
-        limit = self.source.max_in_flight
-        return limit is None or self.in_flight < limit
+        return self.max_in_flight is None or self.in_flight < self.max_in_flight
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self.rows or self.again)
+
+    @property
+    def may_begin(self) -> bool:
+        return self.weight > 0 and (self.has_more or self.has_rows)
 
 
 class GroupScheduler:
@@ -151,26 +185,40 @@ class GroupScheduler:
 
     def __init__(self, sources: dict[str, Source], options: GroupOptions, *, version: int = 0) -> None:
         self.options, self.version = options, version
-        self._sources = [_SourceState(name, source, iter(source.rows)) for name, source in sources.items()]
+        self._sources = {
+            name: _SourceState(name, source.weight, source.max_in_flight) for name, source in sources.items()
+        }
         self._groups: dict[int, _Group] = {}
         self._running: dict[int, _Running] = {}
-        self._ready: deque[_Group] = deque()
-        self._aborts: list[int] = []
+        self._ready: dict[int, _Group] = {}
+        """Groups that are complete and neither taken nor dropped."""
+        self._actions = Actions([], [], [])
         self._next_group = self._next_id = 0
         self._counts: Counter[str] = Counter()
         self._dropped: dict[str, Counter[str]] = {name: Counter() for name in sources}
+        self._lost: dict[str, Counter[str]] = {name: Counter() for name in sources}
 
     # What happens
 
+    def add_rows(self, source: str, rows: Iterable[int], *, has_more: bool) -> None:
+        """Add rows of a source, by their index, and say whether more will follow."""
+        state = self._sources[source]
+        state.rows.extend(rows)
+        state.has_more = has_more
+
+    def set_weights(self, weights: dict[str, float]) -> None:
+        """Change the shares of sources."""
+        for name, weight in weights.items():
+            self._sources[name].weight = weight
+
     def poll(self, now: float) -> Actions:
-        """Return what to start and to abort at this time."""
+        """Return what to do at this time."""
         for group in [*self._groups.values()]:
             self._check_time(group, now)
-        starts = []
         while (start := self._next_start(now)) is not None:
-            starts.append(start)
-        aborts, self._aborts = self._aborts, []
-        return Actions(starts, aborts)
+            self._actions.start.append(start)
+        actions, self._actions = self._actions, Actions([], [], [])
+        return actions
 
     def finish(self, rollout: int, result: Any) -> None:
         """Take in the result of a rollout. One that was aborted counts no more."""
@@ -182,13 +230,14 @@ class GroupScheduler:
         self._abort([twin for twin, other in group.running.items() if other.slot == running.slot])
         self._complete_if_full(group)
 
-    def lose(self, rollout: int) -> None:
-        """Take in that a rollout has no result."""
+    def lose(self, rollout: int, cause: str = "internal") -> None:
+        """Take in that a rollout has no result, and why."""
         running = self._end(rollout)
         if running is None:
             return
         group, options = running.group, self.options
         self._counts["rollouts_lost"] += 1
+        self._lost[group.source.name][cause] += 1
         group.lost += 1
         if group.expected >= group.size:
             return
@@ -200,24 +249,23 @@ class GroupScheduler:
             self._shrink(group, group.expected, "lost")
 
     def set_version(self, version: int) -> None:
-        """The policy has changed. Groups that are too old now are dropped."""
+        """The policy has changed. Groups that are too old now are dropped, and their rows tried again."""
         self.version = version
-        if self.options.max_staleness is None:
-            return
-        for group in [*self._groups.values(), *self._ready]:
-            if version - group.version > self.options.max_staleness:
+        for group in [*self._groups.values(), *self._ready.values()]:
+            if is_stale(group.version, version, self.options):
                 group.source.again.append(group.row)
                 self._drop(group, "stale")
 
-    def take(self) -> CompleteGroup | None:
-        """The next complete group, in order of completion."""
-        if not self._ready:
-            return None
-        group = self._ready.popleft()
-        self._counts["complete"] += 1
-        self._counts["shrunk"] += len(group.results) < self.options.group_size
-        staleness, results = self.version - group.version, [*group.results.values()]
-        return CompleteGroup(group.number, group.source.name, group.row, results, group.version, staleness)
+    def take(self, number: int) -> None:
+        """The trainer has taken a complete group."""
+        if (group := self._ready.pop(number, None)) is not None:
+            self._counts["complete"] += 1
+            self._counts["shrunk"] += len(group.results) < self.options.group_size
+
+    def drop(self, number: int, reason: DropReason = "no_signal") -> None:
+        """The trainer does not want a complete group."""
+        if (group := self._ready.get(number)) is not None:
+            self._drop(group, reason)
 
     # What is known
 
@@ -227,8 +275,17 @@ class GroupScheduler:
 
     @property
     def is_done(self) -> bool:
-        """True if all rows were read and no group is left. A source of weight 0 has no rows for now."""
-        return not self._groups and not self._ready and not any(map(_may_begin, self._sources))
+        """True if no group is left and no row will come. A source of weight 0 has no rows for now."""
+        return not self._groups and not self._ready and not any(each.may_begin for each in self._sources.values())
+
+    def wanted(self) -> dict[str, int]:
+        """How many more rows of each source to add, so that the trainer need not be asked for a while."""
+        reserve = 2 + self.options.max_in_flight // self.options.group_size + self.options.ready_limit
+        return {
+            each.name: reserve - len(each.rows)
+            for each in self._sources.values()
+            if each.has_more and len(each.rows) <= reserve // 2
+        }
 
     def next_time(self) -> float | None:
         """When `poll` has something to do even if nothing happens before."""
@@ -242,66 +299,61 @@ class GroupScheduler:
         return min(times, default=None)
 
     def stats(self) -> dict[str, Any]:
-        """Counts of groups and rollouts, and of dropped groups by source and reason."""
-        dropped = {name: dict(counts) for name, counts in self._dropped.items() if counts}
+        """Counts of groups and rollouts; of dropped groups by source and reason, of lost rollouts by source and
+        cause."""
+        dropped, lost = (
+            {name: dict(counts) for name, counts in counted.items() if counts}
+            for counted in (self._dropped, self._lost)
+        )
         now = {"open": len(self._groups), "ready": len(self._ready), "in_flight": len(self._running)}
-        return {**self._counts, **now, "dropped": dropped}
+        return {**self._counts, **now, "dropped": dropped, "lost": lost}
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint needs: the groups that are begun and not taken go on after `restore`."""
-        groups = [
-            (each.number, each.source.name, each.row, each.version) for each in (*self._ready, *self._groups.values())
-        ]
-        sources = {each.name: {"read": each.read, "again": [*each.again]} for each in self._sources}
-        return {"next_group": self._next_group, "version": self.version, "sources": sources, "groups": groups}
-
-    def restore(self, state: dict[str, Any], now: float) -> None:
-        """Go on from a state. Sources must have the same rows in the same order. Groups keep their numbers, so that a
-        call log knows their rollouts."""
-        self._next_group, self.version = state["next_group"], state["version"]
-        by_name = {each.name: each for each in self._sources}
-        for name, saved in state["sources"].items():
-            source = by_name[name]
-            source.read = saved["read"]
-            source.again.extend(saved["again"])
-            next(islice(source.rows, source.read, source.read), None)  # skip them
-        for number, name, row, version in state["groups"]:
-            self._begin(by_name[name], row, now, number=number, version=version)
+    def restore(self, state: "GroupState", now: float, complete: Mapping[int, int] | None = None) -> None:
+        """Go on from a state: begin its groups again, under their numbers. Those that the trainer has are `complete`,
+        with their sizes. Then add the rows that it has not read."""
+        self._next_group, self.version = state.next_group, state.version
+        for name, rows in state.again.items():
+            self._sources[name].again.extend(rows)
+        for begun in state.groups.values():
+            source, number = self._sources[begun.source], begun.group
+            group = self._begin(source, begun.row, now, number=number, version=begun.version)
+            if complete and number in complete:
+                group.waiting.clear()
+                del self._groups[number]
+                group.results = dict.fromkeys(range(complete[number]))
+                self._ready[number] = group
+        self.set_version(state.version)
 
     # How it is decided
 
     def _next_start(self, now: float) -> Start | None:
-        options = self.options
-        if len(self._running) + options.group_size * len(self._ready) >= options.max_in_flight:
+        if len(self._running) >= self.options.max_in_flight:
             return None
         for group in self._groups.values():  # those that are begun first, so that they complete
             if group.waiting and group.source.has_room:
                 return self._start(group)
-        begun = self._begin_next(now)
+        begun = self._begin_next(now) if len(self._ready) < self.options.ready_limit else None
         return None if begun is None else self._start(begun)
 
     def _begin_next(self, now: float) -> _Group | None:
         """Begin a group of the source that is furthest behind its share."""
-        while True:
-            sources = [each for each in self._sources if _may_begin(each) and each.has_room]
-            if not sources:
-                return None
-            source = min(sources, key=lambda each: each.virtual_time)
-            try:
-                row = source.next_row()
-            except StopIteration:
-                source.has_more = False
-                continue
-            behind = min(each.virtual_time for each in self._sources if _may_begin(each))
-            source.virtual_time = max(source.virtual_time, behind) + 1 / source.source.weight
-            return self._begin(source, row, now, number=self._next_group, version=self.version)
+        open_sources = [each for each in self._sources.values() if each.may_begin]
+        sources = [each for each in open_sources if each.has_rows and each.has_room]
+        if not sources:
+            return None
+        source = min(sources, key=lambda each: each.virtual_time)
+        behind = min(each.virtual_time for each in open_sources)
+        source.virtual_time = max(source.virtual_time, behind) + 1 / source.weight
+        row = (source.again or source.rows).popleft()
+        return self._begin(source, row, now, number=self._next_group, version=self.version)
 
-    def _begin(self, source: _SourceState, row: Any, now: float, *, number: int, version: int) -> _Group:
+    def _begin(self, source: _SourceState, row: int, now: float, *, number: int, version: int) -> _Group:
         self._next_group = max(self._next_group, number + 1)
         options = self.options
         slots = deque(range(options.group_size + options.over_sample))
         group = self._groups[number] = _Group(number, source, row, options.group_size, now, version, slots)
         self._counts["begun"] += 1
+        self._actions.events.append(Begun(number, source.name, row, version))
         return group
 
     def _start(self, group: _Group) -> Start:
@@ -310,7 +362,7 @@ class GroupScheduler:
         self._running[rollout] = group.running[rollout] = _Running(group, slot)
         group.source.in_flight += 1
         self._counts["rollouts_started"] += 1
-        return Start(rollout, group.number, slot, group.source.name, group.row)
+        return Start(rollout, group.number, slot, group.source.name, group.row, group.version)
 
     def _check_time(self, group: _Group, now: float) -> None:
         hedge_after_s, deadline_s = self.options.hedge_after_s, self.options.deadline_s
@@ -331,33 +383,28 @@ class GroupScheduler:
         self._complete_if_full(group)
 
     def _complete_if_full(self, group: _Group) -> None:
-        if len(group.results) < group.size:
-            return
-        self._forget(group)
-        if self.options.keep is None or self.options.keep([*group.results.values()]):
-            self._ready.append(group)
-        else:
-            self._count_dropped(group, "no_signal")
+        if len(group.results) >= group.size:
+            self._forget(group)
+            self._ready[group.number] = group
+            self._actions.events.append(Completed(group.number, [*group.results.values()]))
 
     def _drop(self, group: _Group, reason: DropReason) -> None:
         self._forget(group)
-        self._count_dropped(group, reason)
+        self._counts["dropped_groups"] += 1
+        self._dropped[group.source.name][reason] += 1
+        self._actions.events.append(Dropped(group.number, reason))
 
     def _forget(self, group: _Group) -> None:
         """Let a group be no longer open, nor ready."""
         if self._groups.pop(group.number, None) is None:
-            self._ready.remove(group)
+            del self._ready[group.number]
         group.waiting.clear()
         self._abort([*group.running])
-
-    def _count_dropped(self, group: _Group, reason: DropReason) -> None:
-        self._counts["dropped_groups"] += 1
-        self._dropped[group.source.name][reason] += 1
 
     def _abort(self, rollouts: Sequence[int]) -> None:
         for rollout in rollouts:
             self._end(rollout)
-            self._aborts.append(rollout)
+            self._actions.abort.append(rollout)
         self._counts["rollouts_aborted"] += len(rollouts)
 
     def _end(self, rollout: int) -> _Running | None:
@@ -368,5 +415,51 @@ class GroupScheduler:
         return running
 
 
-def _may_begin(source: _SourceState) -> bool:
-    return source.source.weight > 0 and (source.has_more or bool(source.again))
+def is_stale(begun: int, now: int, options: GroupOptions) -> bool:
+    """True if a group that was begun under policy version `begun` is too old under `now`."""
+    return options.max_staleness is not None and now - begun > options.max_staleness
+
+
+@dataclass
+class GroupState:
+    """What a checkpoint needs: how many rows were read, and the groups that are begun and not taken. They go on after
+    a restore."""
+
+    version: int = 0
+    next_group: int = 0
+    read: dict[str, int] = field(default_factory=dict)
+    """How many rows of each source were begun or skipped."""
+    again: dict[str, list[int]] = field(default_factory=dict)
+    """Rows of groups that became too old."""
+    groups: dict[int, Begun] = field(default_factory=dict)
+
+    def begin(self, begun: Begun) -> None:
+        """Take in that a group has begun."""
+        self.groups[begun.group] = begun
+        self.next_group = max(self.next_group, begun.group + 1)
+        self.read[begun.source] = max(self.read.get(begun.source, 0), begun.row + 1)
+        if begun.row in (again := self.again.get(begun.source, [])):
+            again.remove(begun.row)
+
+    def end(self, group: int, *, is_tried_again: bool = False) -> Begun | None:
+        """Take in that a group was taken or dropped. Returns what it was."""
+        begun = self.groups.pop(group, None)
+        if begun is not None and is_tried_again:
+            self.again.setdefault(begun.source, []).append(begun.row)
+        return begun
+
+    def needed(self) -> set[tuple[str, int]]:
+        """The rows that were read and are still needed, by source and index."""
+        open_groups = {(each.source, each.row) for each in self.groups.values()}
+        return open_groups | {(source, row) for source, rows in self.again.items() for row in rows}
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "groups": [[*each] for each in self.groups.values()]}
+
+    @classmethod
+    def of_json(cls, state: Mapping[str, Any]) -> "GroupState":
+        try:
+            groups = [Begun(*each) for each in state["groups"]]
+            return cls(**{**state, "groups": {each.group: each for each in groups}})
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"The state of groups is {state!r:.200}; expected what `state()` returned.") from error

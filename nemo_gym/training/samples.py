@@ -1,4 +1,4 @@
-"""Training samples as trainers take them: NeMo RL, verl, SkyRL, slime and TRL.
+"""Training samples as trainers take them: NeMo RL, verl, SkyRL, slime, TRL, Tinker, prime-rl and AReaL.
 
 A view is a plain dict with the field names of the trainer's own type, so none of these packages is needed here. Every
 view can be read back into the tokens it was made of.
@@ -6,13 +6,14 @@ view can be read back into the tokens it was made of.
 
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from nemo_gym.base_resources_server import check_reward
+from nemo_gym.common.rewards import check_reward
+from nemo_gym.config.keys import MASK_SAMPLE, ROLLOUT_INDEX_KEY_NAME
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.rollouts.types import is_cut_off
-from nemo_gym.training.token_traces import FlatTokens, TokenTraceError, trace_of
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, is_cut_off, task_index_of
+from nemo_gym.training.token_traces import FlatTokens, TokenTraceError, are_numbers, trace_of
 
 ADVANTAGE_EPSILON = 1e-6
 """Keeps an advantage finite if the rewards of a group hardly differ."""
@@ -29,6 +30,18 @@ class TrainingSample:
     is_cut_off: bool = False
     """True if a token or step limit ended the rollout before the model was done."""
     advantage: float | None = None
+    is_last: bool = True
+    """True for the last segment of its rollout."""
+    task_index: int | str | None = None
+    repeat_index: int | None = None
+    """Which rollout, if its record says."""
+    reward_components: Mapping[str, float] = field(default_factory=dict)
+    """What the reward is made of, if the environment says."""
+
+    @property
+    def rollout_id(self) -> str | None:
+        """The same for all segments of a rollout."""
+        return None if self.task_index is None else f"{self.task_index}-{self.repeat_index or 0}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +64,21 @@ class Group:
         return [sample for segments in self.rollouts for sample in segments]
 
 
-def samples_of(record: Mapping[str, Any], *, advantage: float | None = None) -> list[TrainingSample]:
-    """The segments of a scored record, or of a result of `run_examples`, in which the policy sampled something."""
-    reward, response = reward_of(record), record["response"]
-    flattened = [segment.flatten() for segment in trace_of(record).segments]
-    was_cut_off = is_cut_off(response)
+def samples_of(
+    record: Mapping[str, Any], *, advantage: float | None = None, rollout: Mapping[str, Any] | None = None
+) -> list[TrainingSample]:
+    """The segments of a scored record, or of a result of `run_examples`, in which the policy sampled something;
+    none of one with `mask_sample`. The indices are those of `rollout`, if it is not the record itself."""
+    if record.get(MASK_SAMPLE) is True:
+        return []
+    reward, was_cut_off, named = reward_of(record), is_cut_off(record["response"]), rollout or record
+    flattened = enumerate(segment.flatten() for segment in trace_of(record).segments)
+    trained = [(index, tokens) for index, tokens in flattened if any(tokens.loss_mask)]
+    task, repeat = task_index_of(named), named.get(REPEAT_INDEX_KEY_NAME, named.get(ROLLOUT_INDEX_KEY_NAME))
+    parts = components_of(record)
     return [
-        TrainingSample(tokens, reward, index, was_cut_off, advantage)
-        for index, tokens in enumerate(flattened)
-        if any(tokens.loss_mask)
+        TrainingSample(tokens, reward, index, was_cut_off, advantage, index == trained[-1][0], task, repeat, parts)
+        for index, tokens in trained
     ]
 
 
@@ -68,6 +87,14 @@ def reward_of(record: Mapping[str, Any]) -> float:
     reward = record.get("reward")
     check_reward(reward)
     return float(reward)  # type: ignore[arg-type]
+
+
+def components_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """The components of the reward. TokenTraceError if they are no finite numbers."""
+    found = record.get("reward_components") or {}
+    if not isinstance(found, Mapping) or not are_numbers([*found.values()]):
+        raise TokenTraceError(f"`reward_components` is {found!r:.100}; expected a number for each name")
+    return {str(name): float(value) for name, value in found.items()}
 
 
 def group_advantages(rewards: Sequence[float], *, scale: bool = True) -> list[float]:
@@ -111,20 +138,26 @@ class TrainerView(NamedTuple):
 
 
 def nemo_rl_sample(sample: TrainingSample) -> JsonObject:
-    """A message log of NeMo RL: what the policy read is a user message, what it sampled an assistant message."""
-    tokens = sample.tokens
+    """A message log of NeMo RL: what the policy read is a user message, what it sampled an assistant message. Those
+    that it sampled say with which versions of the weights."""
+    tokens, versions = sample.tokens, sample.tokens.versions()
     log: list[JsonObject] = []
     for start, end in _runs(tokens):
         message: JsonObject = {"role": "user", "content": "", "token_ids": tokens.ids[start:end]}
         if tokens.loss_mask[start]:
             message |= {"role": "assistant", "generation_logprobs": tokens.log_probs[start:end]}
+            if any(version is not None for version in versions[start:end]):
+                message["policy_versions"] = versions[start:end]
         log.append(message)
     return {"message_log": log, "input_message_log": log[:1], "total_reward": sample.reward}
 
 
 def verl_sample(sample: TrainingSample) -> JsonObject:
-    """The fields of verl's `AgentLoopOutput`."""
+    """The fields of verl's `AgentLoopOutput`. The first and the last version that sampled it are its global steps, if
+    they are numbers."""
     tokens, start = sample.tokens, sample.tokens.prompt_length
+    steps = [int(str(span.version)) for span in tokens.version_spans if str(span.version).isdecimal()]
+    limits = {"min_global_steps": min(steps), "max_global_steps": max(steps)} if steps else {}
     return {
         "prompt_ids": tokens.ids[:start],
         "response_ids": tokens.ids[start:],
@@ -133,21 +166,47 @@ def verl_sample(sample: TrainingSample) -> JsonObject:
         "reward_score": sample.reward,
         "num_turns": 2 * len(tokens.policy_versions),
         "metrics": {},
-        "extra_fields": {"policy_versions": tokens.policy_versions},
+        "extra_fields": {
+            "policy_versions": tokens.policy_versions,
+            **limits,
+            **_components(sample, "reward_extra_info"),
+        },
+        **_experts(tokens, "routed_experts"),
     }
 
 
 def skyrl_sample(sample: TrainingSample) -> JsonObject:
-    """One row of SkyRL's `GeneratorOutput`; `columns` makes the whole of rows."""
+    """One row of SkyRL's `GeneratorOutput`; `columns` makes the whole of rows. The reward is that of the last sampled
+    token, the others have 0; rewards of steps or spans of tokens, if the record has them, take its place. A rollout of
+    several segments is one trajectory of several steps."""
     tokens, start = sample.tokens, sample.tokens.prompt_length
+    rewards = [0.0] * (len(tokens.ids) - start)
+    for span in tokens.rewards:
+        rewards[span.end - 1 - start] += span.reward
+    if not tokens.rewards and sample.is_last and 1 in tokens.loss_mask:
+        rewards[-1 - [*reversed(tokens.loss_mask)].index(1)] = sample.reward
     return {
         "prompt_token_ids": tokens.ids[:start],
         "response_ids": tokens.ids[start:],
-        "rewards": sample.reward,
+        "rewards": rewards,
         "loss_masks": tokens.loss_mask[start:],
         "stop_reasons": "length" if sample.is_cut_off else "stop",
         "rollout_logprobs": tokens.log_probs[start:],
+        "trajectory_ids": TrajectoryId(str(sample.task_index), sample.repeat_index or 0),
+        "is_last_step": sample.is_last,
+        **_experts(tokens, "rollout_expert_indices"),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryId:
+    """As SkyRL's `TrajectoryID` is read."""
+
+    instance_id: str
+    repetition_id: int
+
+    def to_string(self) -> str:
+        return f"{self.instance_id}_{self.repetition_id}"
 
 
 def slime_sample(sample: TrainingSample) -> JsonObject:
@@ -161,6 +220,9 @@ def slime_sample(sample: TrainingSample) -> JsonObject:
         "reward": sample.reward,
         "status": "truncated" if sample.is_cut_off else "completed",
         "weight_versions": [str(version) for version in tokens.policy_versions if version is not None],
+        "rollout_id": sample.rollout_id,
+        **_components(sample, "metadata"),
+        **_experts(tokens, "rollout_routed_experts"),
     }
 
 
@@ -175,6 +237,61 @@ def trl_sample(sample: TrainingSample) -> JsonObject:
         "env_mask": tokens.loss_mask[start:],
         "reward": sample.reward,
     }
+
+
+def tinker_sample(sample: TrainingSample) -> JsonObject:
+    """The fields of Tinker's `Datum` for `importance_sampling` and `ppo`: the model reads all tokens but the last, and
+    each target is the token after. Without an advantage, the reward is it."""
+    tokens = sample.tokens
+    weight = sample.reward if sample.advantage is None else sample.advantage
+    return {
+        "model_input": {"chunks": [{"type": "encoded_text", "tokens": tokens.ids[:-1]}]},
+        "loss_fn_inputs": {
+            "target_tokens": tokens.ids[1:],
+            "logprobs": tokens.log_probs[1:],
+            "advantages": [weight * is_sampled for is_sampled in tokens.loss_mask[1:]],
+            "mask": tokens.loss_mask[1:],
+        },
+    }
+
+
+def prime_rl_sample(sample: TrainingSample) -> JsonObject:
+    """The fields of prime-rl's `TrainingSample`, and of a step's tokens in verifiers."""
+    tokens, start = sample.tokens, sample.tokens.prompt_length
+    return {
+        "prompt_ids": tokens.ids[:start],
+        "prompt_mask": [False] * start,
+        "completion_ids": tokens.ids[start:],
+        "completion_mask": [bool(is_sampled) for is_sampled in tokens.loss_mask[start:]],
+        "completion_logprobs": tokens.log_probs[start:],
+        "advantage": sample.advantage,
+        "reward": sample.reward,
+    }
+
+
+def areal_sample(sample: TrainingSample) -> JsonObject:
+    """A trajectory as AReaL's workflows return it, before its lists become tensors of a batch of one. Tokens that the
+    policy read, or whose version is no number, have the version -1."""
+    tokens = sample.tokens
+    versions = (int(str(version)) if str(version).isdecimal() else -1 for version in tokens.versions())
+    return {
+        "input_ids": tokens.ids,
+        "loss_mask": tokens.loss_mask,
+        "logprobs": tokens.log_probs,
+        "versions": [*versions],
+        "attention_mask": [True] * len(tokens.ids),
+        "rewards": sample.reward,
+    }
+
+
+def _components(sample: TrainingSample, name: str) -> JsonObject:
+    """A field with the components of the reward, if there are any."""
+    return {name: dict(sample.reward_components)} if sample.reward_components else {}
+
+
+def _experts(tokens: FlatTokens, name: str) -> JsonObject:
+    """A field with the experts of all tokens, if the endpoint gave them."""
+    return {} if tokens.routed_experts is None else {name: tokens.routed_experts}
 
 
 def columns(rows: Iterable[JsonObject]) -> dict[str, list[Any]]:
@@ -223,6 +340,26 @@ def _read_trl(sample: JsonObject) -> FlatTokens:
     return _joined(*(sample[name] for name in ("prompt_ids", "completion_ids", "env_mask", "logprobs")))
 
 
+def _read_tinker(sample: JsonObject) -> FlatTokens:
+    loss = sample["loss_fn_inputs"]
+    (chunk,) = sample["model_input"]["chunks"]
+    ids = [*chunk["tokens"][:1], *loss["target_tokens"]]
+    unknown = len(ids) - len(loss["mask"])  # the first token is no target
+    mask, log_probs = [0] * unknown + loss["mask"], [0.0] * unknown + loss["logprobs"]
+    return FlatTokens(ids, mask, log_probs, mask.index(1) if 1 in mask else len(mask))
+
+
+def _read_prime_rl(sample: JsonObject) -> FlatTokens:
+    mask = [int(is_sampled) for is_sampled in sample["completion_mask"]]
+    return _joined(sample["prompt_ids"], sample["completion_ids"], mask, sample["completion_logprobs"])
+
+
+def _read_areal(sample: JsonObject) -> FlatTokens:
+    mask = sample["loss_mask"]
+    start = mask.index(1) if 1 in mask else len(mask)
+    return FlatTokens(sample["input_ids"], mask, sample["logprobs"], start)
+
+
 def _joined(
     prompt: list[int], response: list[int], mask: list[int], log_probs: list[float], versions: list[Any] | None = None
 ) -> FlatTokens:
@@ -236,4 +373,7 @@ VIEWS: dict[str, TrainerView] = {
     "skyrl": TrainerView(skyrl_sample, _read_skyrl),
     "slime": TrainerView(slime_sample, _read_slime),
     "trl": TrainerView(trl_sample, _read_trl),
+    "tinker": TrainerView(tinker_sample, _read_tinker),
+    "prime_rl": TrainerView(prime_rl_sample, _read_prime_rl),
+    "areal": TrainerView(areal_sample, _read_areal),
 }

@@ -1,49 +1,96 @@
 """A trainer's rollouts: rows in, results and complete groups out.
 
-Servers and dispatch live in a process beside the trainer, so rollouts in flight go on while the trainer is busy or
-frozen. One thread of the trainer sends rows and receives results. Closing their socket ends the other process."""
+Servers, workers and groups live in a process beside the trainer (`session_process`), so a busy or frozen trainer
+stalls nothing. One thread of the trainer sends rows and receives results, and can start that process again."""
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import logging
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
-from functools import partial
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
 
 import orjson
 
-from nemo_gym.common import event_loop
-from nemo_gym.common.logging import configure_logging
-from nemo_gym.config.loading import load_config
-from nemo_gym.errors import GymError, RolloutError, SetupError, StartupError
-from nemo_gym.rollouts.attempts import observed_attempt, retrying_run
-from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.client.call_log import Call, parse_call
+from nemo_gym.errors import NOT_RESTORED, ConfigError, RolloutError, StartupError
+from nemo_gym.llm_api.stored_tokens import read_record
 from nemo_gym.rollouts.dataset import trainer_row
-from nemo_gym.rollouts.dispatch import open_dispatch
-from nemo_gym.rollouts.types import NO_DATASET, NoResult, Outcome, Row, rollout_error
-from nemo_gym.rollouts.worker_protocol import FrameConnection, Kind, RowRequest, outcome_frame, read_outcome
-from nemo_gym.runtime.connect import connect_servers
-from nemo_gym.training.groups import CompleteGroup, GroupOptions, GroupScheduler, Source, Start
+from nemo_gym.rollouts.types import Row
+from nemo_gym.rollouts.worker_protocol import FrameConnection
+from nemo_gym.training import session_process
+from nemo_gym.training.group_stream import GroupStream
+from nemo_gym.training.groups import GroupOptions, Source
+from nemo_gym.training.session_process import ABORTED, Message
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 READY_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 30.0
+MAX_STARTS = 4
+"""How often the process is started without a rollout that it has completed in between."""
+ENDED = "session_ended"
+"""The code of a rollout whose session has ended."""
+
+
+@dataclass(frozen=True)
+class PartialRollout:
+    """What was played of a rollout: the replies of its models and tools."""
+
+    row: Mapping[str, Any]
+    log: bytes
+    """Lines of a call log."""
+    group: str = ""
+    """Whose worker may have copies of its environment's state."""
+
+    @property
+    def calls(self) -> list[Call]:
+        """Model calls, tool calls and messages, in their order."""
+        return [call for line in self.log.splitlines(keepends=True) if (call := parse_call(line)) is not None]
+
+    @property
+    def steps(self) -> int:
+        """How many completed calls of models are in it."""
+        return sum(map(_is_step, self.calls))
+
+    def at(self, step: int) -> "PartialRollout":
+        """What was played before model call number `step`, counted from 0."""
+        if not 0 <= step <= self.steps:
+            raise ConfigError(f"step is {step}; the rollout has {self.steps} of them.")
+        lines, calls, seen = self.log.splitlines(keepends=True), self.calls, 0
+        for index, call in enumerate(calls):
+            if _is_step(call):
+                if seen == step:
+                    return replace(self, log=b"".join(lines[:index]))
+                seen += 1
+        return self
+
+
+def _is_step(call: Call) -> bool:
+    return call.kind == "model" and call.status < 400
 
 
 class RolloutHandle:
-    """A submitted rollout. Await it in an event loop, or call `result`: its record, or RolloutError with `row` and
-    `rollout_id`."""
+    """A submitted rollout. Await it in an event loop, or call `result`: its record, or RolloutError with `row`,
+    `rollout_id` and `partial`."""
 
-    def __init__(self, session: "RolloutSession", rollout_id: int, row: Mapping[str, Any]) -> None:
+    def __init__(self, session: "RolloutSession", rollout_id: int, row: Mapping[str, Any], **order: Any) -> None:
         self._session, self.id, self.row = session, rollout_id, row
         self._future: Future[dict[str, Any]] = Future()
+        self._order = order
+        self.group = ""
+        """Rollouts of one group go to one worker."""
+        self.played: PartialRollout | None = None
+        """With `keep_calls`: what was played, once the rollout is scored."""
 
     def done(self) -> bool:
         return self._future.done()
@@ -55,37 +102,59 @@ class RolloutHandle:
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         return asyncio.wrap_future(self._future).__await__()
 
-    def abort(self) -> None:
-        """End the rollout. Its result is a RolloutError with the code `aborted`, unless it has one already."""
-        self._session._in_thread(self._session._abort, self.id)
+    def abort(self, *, keep_partial: bool = False) -> None:
+        """End the rollout. Its result is a RolloutError with the code `aborted`, unless it has one already. With
+        `keep_partial` the error has `partial`, from which `submit(row, resume=...)` goes on."""
+        self._session._in_thread(self._session._abort, self, keep_partial)
 
 
 class RolloutSession:
     """Rollouts with the servers of `config`, as a command line would give it. With `config_paths` they are started,
-    else those of the run whose `head_server` it names are used. Use it in a `with` block."""
+    else those of the run whose `head_server` it names are used. Use it in a `with` block.
 
-    def __init__(self, config: Mapping[str, Any], *, max_attempts: int = 3, rollout_timeout_s: float = 3600.0) -> None:
-        self._order = {"config": config, "max_attempts": max_attempts, "rollout_timeout_s": rollout_timeout_s}
-        self._numbers = itertools.count()
+    With a `journal`, a file, every completed model call is stored: whatever dies and is started again, the trainer
+    included, no such call is made twice. Pass the policy `version` of your checkpoint, too. Without a journal,
+    `keep_partial=False` saves the time to log calls; then errors do not say what was played, and nothing is left of
+    an aborted rollout or one whose worker dies.
+
+    With `log_to`, metrics of each policy version go to `tensorboard:DIR`, `wandb:PROJECT` or `mlflow:URI`."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        max_attempts: int = 3,
+        rollout_timeout_s: float = 3600.0,
+        journal: str | None = None,
+        keep_partial: bool = True,
+        version: int = 0,
+        log_to: str | None = None,
+    ) -> None:
+        limits = {"max_attempts": max_attempts, "rollout_timeout_s": rollout_timeout_s}
+        self._order = {"config": config, "journal": journal, "keep_partial": keep_partial, "log_to": log_to, **limits}
+        self._numbers, self._stream_numbers = itertools.count(), itertools.count()
+        self._submitted: Counter[bytes] = Counter()
         self._handles: dict[int, RolloutHandle] = {}
-        self._streams: list[GroupStream] = []
-        self._ready: Future[None] = Future()
-        self._loop = asyncio.new_event_loop()
-        self.version = 0
-        """The policy version that `set_version` gave last."""
+        self._streams: dict[int, GroupStream] = {}
+        self._loop: asyncio.AbstractEventLoop
+        self._connection: FrameConnection | None = None
+        """None while the process starts."""
+        self._thread: threading.Thread | None = None
+        self._first_ready: Future[None] = Future()
+        self._is_closing = self._has_ended = self._is_paused = False
+        self._pauses: list[Future[None]] = []
+        self._starts = 0
+        self.version = _checked_version(version)
+        """The policy version."""
 
     def __enter__(self) -> Self:
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-c", f"from {__name__} import main; main()", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(theirs.fileno(),))
-        theirs.close()
-        if self._process.stdin is not None:
-            self._process.stdin.write(orjson.dumps(self._order))
-            self._process.stdin.close()
-        self._thread = threading.Thread(target=self._run, args=(ours,), name="nemo-gym-session", daemon=True)
+        if self._thread is not None:
+            raise StartupError("The session was opened before. Make another one.")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="nemo-gym-session", daemon=True)
         self._thread.start()
         try:
-            self._ready.result(READY_TIMEOUT_S)
+            self._first_ready.result(READY_TIMEOUT_S)
         except BaseException:
             self.__exit__()
             raise
@@ -94,30 +163,77 @@ class RolloutSession:
     def __exit__(self, *_error: object) -> None:
         with contextlib.suppress(RuntimeError):
             self._in_thread(self._close)
-        self._thread.join(STOP_TIMEOUT_S)
-        self._process.wait(STOP_TIMEOUT_S)
+        if self._thread is not None:
+            self._thread.join(2 * STOP_TIMEOUT_S)
 
-    def submit(self, row: Mapping[str, Any], *, group: str = "") -> RolloutHandle:
-        """Start a rollout of a row, which names its agent in `agent_ref`. Those of one `group` go to one worker."""
-        handle = RolloutHandle(self, next(self._numbers), row)
-        self._in_thread(self._submit, handle, group)
+    def submit(
+        self,
+        row: Mapping[str, Any],
+        *,
+        group: str = "",
+        resume: PartialRollout | None = None,
+        keep_calls: bool = False,
+    ) -> RolloutHandle:
+        """Start a rollout of a row, which names its agent in `agent_ref`. Those of one `group` go to one worker. With
+        `resume` it goes on from what was played: models are not asked again for it, and environments are brought back
+        there; one that cannot be is a RolloutError with the code `not_restored`. `keep_calls` is for `fork`."""
+        if resume is not None and not isinstance(resume, PartialRollout):
+            raise ConfigError(f"resume is a {type(resume).__name__}; expected the `partial` of an aborted rollout.")
+        order = {"prefix": resume, "keep_calls": keep_calls}
+        handle = RolloutHandle(self, next(self._numbers), row, **order)
+        handle.group = group or (f"rollout-{handle.id}" if keep_calls else "")
+        self._in_thread(self._submit, handle)
         return handle
 
-    def groups(self, sources: dict[str, Source], **options: Any) -> "GroupStream":
-        """Complete groups, in order of completion. For the options see GroupOptions."""
-        scheduler = GroupScheduler(sources, GroupOptions(**options), version=self.version)
-        return GroupStream(self, scheduler)
+    def fork(self, rollout: "RolloutHandle | PartialRollout", *, step: int, n: int = 1) -> list[RolloutHandle]:
+        """Start `n` rollouts that go on where the model was called for the time number `step`, counted from 0. A
+        rollout that is scored must have been submitted with `keep_calls`."""
+        played = rollout.played if isinstance(rollout, RolloutHandle) else rollout
+        if played is None:
+            raise ConfigError("The rollout is not scored, or was submitted without keep_calls=True.")
+        prefix = played.at(step)
+        return [self.submit(prefix.row, resume=prefix, group=prefix.group) for _ in range(n)]
+
+    def groups(
+        self,
+        sources: dict[str, Source],
+        *,
+        keep: Callable[[list[dict[str, Any]]], bool] | None = None,
+        state: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> "GroupStream":
+        """Complete groups, in order of completion. For the options see GroupOptions. A group for whose records `keep`
+        is False, such as one without signal, is dropped, and another one takes its place. With the `state` of an
+        earlier stream it goes on from there; the sources must have the same rows in the same order."""
+        stream = GroupStream(self, next(self._stream_numbers), sources, GroupOptions(**options), keep, state)
+        self._in_thread(stream._open)
+        return stream
 
     def set_version(self, version: int) -> None:
-        """Say that the policy has changed. Groups that are too old now are dropped before this returns."""
+        """Say that the policy has changed. Groups that are too old now are dropped."""
+        self.version = _checked_version(version)
+        self._in_thread(self._send_version)
+
+    def pause(self) -> None:
+        """Hold new model calls, for instance while weights change. Returns when no more are made; those that were made
+        before go on. The time limits of rollouts go on, too."""
+        self._set_pause(True)
+
+    def resume(self, *, version: int | None = None) -> None:
+        """Go on after `pause`, with a new policy version if you pass one."""
+        if version is not None:
+            self.set_version(version)
+        self._set_pause(False)
+
+    def _set_pause(self, is_paused: bool) -> None:
         done: Future[None] = Future()
 
         def change() -> None:
-            self.version = version
-            for stream in self._streams:
-                stream._scheduler.set_version(version)
-                stream._poll()
-            done.set_result(None)
+            self._is_paused = is_paused
+            self._pauses.append(done)
+            if self._has_ended:
+                done.set_exception(StartupError("The session has ended."))
+            self._send([Message.PAUSE, is_paused])
 
         self._in_thread(change)
         done.result()
@@ -125,184 +241,199 @@ class RolloutSession:
     # In the thread
 
     def _in_thread(self, function: Any, *args: Any) -> None:
-        self._loop.call_soon_threadsafe(function, *args)
+        if self._thread is None:
+            raise StartupError("The session is not open. Use it in a `with` block.")
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError as error:
+            raise StartupError("The session has ended.") from error
 
-    def _run(self, ours: socket.socket) -> None:
+    def _call(self, function: Callable[[], T]) -> T:
+        """The result of a function that is called in the thread, or here if that has ended."""
+        if self._thread is None or not self._thread.is_alive():
+            return function()
+        done: Future[T] = Future()
+        self._in_thread(lambda: done.set_result(function()))
+        return done.result()
+
+    def _run(self) -> None:
         with contextlib.closing(self._loop):
             asyncio.set_event_loop(self._loop)
-            self._loop.run_until_complete(self._serve(ours))
+            self._loop.run_until_complete(self._serve())
 
-    async def _serve(self, ours: socket.socket) -> None:
-        self._ended = asyncio.Event()
-        connect = self._loop.create_connection(lambda: FrameConnection(self._on_frame, self._on_lost), sock=ours)
-        _, self._connection = await connect
-        await self._ended.wait()
+    async def _serve(self) -> None:
+        """Keep the process running until the session is closed, or the process cannot be started."""
+        self._closing = asyncio.Event()
+        while not self._is_closing and self._starts < MAX_STARTS:
+            self._starts += 1
+            code = await self._serve_once()
+            if not self._first_ready.done():
+                break
+            if not self._is_closing:
+                logger.warning("the process of the session ended with code %s and is started again", code)
+        self._end()
+        await self._takers_end()
+
+    async def _serve_once(self) -> int:
+        """Start the process, and wait for its end. Returns its exit code."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.to_thread(_start_process, theirs.fileno(), orjson.dumps(self._order))
+        lost = asyncio.Event()
+        _, connection = await self._loop.create_connection(
+            lambda: FrameConnection(self._on_frame, lambda *_: lost.set()), sock=ours
+        )
+        closing = asyncio.create_task(self._closing.wait())
+        await asyncio.wait({closing, asyncio.create_task(lost.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        closing.cancel()
+        self._connection = None
+        connection.close()
+        return await asyncio.to_thread(_exit_code, process)
 
     def _close(self) -> None:
-        self._connection.close()
+        self._is_closing = True
+        self._closing.set()
 
-    def _on_lost(self, _connection: FrameConnection, _error: Exception | None) -> None:
-        message = "The session has ended."
-        if not self._ready.done():
-            self._ready.set_exception(StartupError("The session's servers did not start; see the lines above."))
-        for number in [*self._handles]:
-            self._fail(number, RolloutError("environment", message, code="session_ended"))
-        for stream in self._streams:
+    def _end(self) -> None:
+        """Let nobody wait any more."""
+        self._has_ended = True
+        if not self._first_ready.done():
+            self._first_ready.set_exception(StartupError("The session's servers did not start; see the lines above."))
+        for handle in [*self._handles.values()]:
+            self._fail(handle, RolloutError("environment", "The session has ended.", code=ENDED))
+        for stream in self._streams.values():
+            stream._reply_stats()
             stream._changed.set()
-        self._ended.set()
+        for waiting in self._pauses:
+            if not waiting.done():
+                waiting.set_exception(StartupError("The session has ended."))
 
-    def _submit(self, handle: RolloutHandle, group: str) -> None:
+    async def _takers_end(self) -> None:
+        """Let those that wait for a group hear that there will be none, before the event loop ends."""
+        if takers := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(takers, timeout=STOP_TIMEOUT_S)
+
+    def _send(self, head: list[Any], body: bytes = b"") -> None:
+        """Send a frame. One that is not sent because the process starts is made up for when it is ready."""
+        if self._connection is not None:
+            self._connection.send(head, body)
+
+    def _on_ready(self, connection: FrameConnection) -> None:
+        self._connection = connection
+        self._send_version()
+        if self._is_paused:
+            self._send([Message.PAUSE, True])
+        for handle in [*self._handles.values()]:
+            self._send_handle(handle)
+        for stream in [*self._streams.values()]:
+            stream._reply_stats()  # those asked for were lost with the process
+            if stream._is_closed:
+                del self._streams[stream._number]
+            else:
+                stream._send_open()
+        if not self._first_ready.done():
+            self._first_ready.set_result(None)
+
+    def _send_version(self) -> None:
+        for stream in self._streams.values():
+            stream._send_weights()
+        self._send([Message.VERSION, self.version])
+
+    def _submit(self, handle: RolloutHandle) -> None:
         self._handles[handle.id] = handle
+        if self._has_ended:
+            self._fail(handle, RolloutError("environment", "The session has ended.", code=ENDED))
+            return
+        order, prefix = handle._order, b""
         try:
             row = trainer_row(handle.row)
+            if order["prefix"] is not None:
+                prefix = _checked_prefix(order["prefix"], row)
         except RolloutError as error:
-            self._fail(handle.id, error)
+            self._fail(handle, error)
             return
-        self._connection.send([Kind.ROW, handle.id, row.agent, group], row.body)
+        digest = hashlib.sha256(b"%d %b" % (self.version, row.body)).digest()
+        place = [handle.group, self._submitted[digest], digest.hex()[:16]]
+        self._submitted[digest] += 1
+        head = [Message.SUBMIT, handle.id, row.agent, *place, len(row.body), order["keep_calls"]]
+        handle._order = {"head": head, "body": row.body + prefix}
+        self._send_handle(handle)
 
-    def _abort(self, number: int) -> None:
-        if number in self._handles:
-            self._connection.send([Kind.CANCEL, number])
-            self._fail(number, RolloutError("timeout", "The trainer has aborted the rollout.", code="aborted"))
+    def _send_handle(self, handle: RolloutHandle) -> None:
+        self._send(handle._order["head"], handle._order["body"])
 
-    def _fail(self, number: int, error: RolloutError) -> None:
-        handle = self._handles.pop(number)
-        error.row, error.rollout_id = handle.row, number
+    def _abort(self, handle: RolloutHandle, keep_partial: bool) -> None:
+        if handle.id not in self._handles:
+            return
+        self._send([Message.ABORT, handle.id])
+        if not keep_partial or self._connection is None:
+            self._fail(handle, RolloutError("timeout", "The trainer has aborted the rollout.", code=ABORTED))
+
+    def _fail(self, handle: RolloutHandle, error: RolloutError, log: bytes = b"") -> None:
+        self._handles.pop(handle.id, None)
+        error.row, error.rollout_id = handle.row, handle.id
+        error.partial = PartialRollout(handle.row, log, handle.group)
         if not handle._future.done():
             handle._future.set_exception(error)
 
-    def _on_frame(self, _connection: FrameConnection, head: list[Any], body: bytes) -> None:
-        if head[0] == Kind.HELLO:
-            self._ready.set_result(None)
-            return
-        number = head[1]
-        if number not in self._handles:
+    def _on_frame(self, connection: FrameConnection, head: list[Any], body: bytes) -> None:
+        kind, *rest = head
+        if kind == Message.READY:
+            self._on_ready(connection)
+        elif kind == Message.PAUSE:
+            waiting, self._pauses = self._pauses, []
+            for each in waiting:
+                each.set_result(None)
+        elif kind in (Message.SCORED, Message.FAILED):
+            self._on_outcome(kind, *rest, body=body)
+        elif (stream := self._streams.get(rest[0])) is not None:
+            self._starts = 0 if kind == Message.GROUP else self._starts
+            stream._on_frame(kind, rest[1:], body)
+
+    def _on_outcome(self, kind: int, number: int, detail: Any, *, body: bytes) -> None:
+        handle = self._handles.pop(number, None)
+        if handle is None:
             return  # it was aborted
-        outcome = read_outcome(head, body, RowRequest(number, Row(NO_DATASET, "", b"{}"), 0.0, 1))
-        if isinstance(outcome, NoResult):
-            self._fail(number, rollout_error(outcome))
+        self._starts = 0
+        if kind == Message.SCORED:
+            calls = body[detail:]
+            handle.played = PartialRollout(handle.row, calls, handle.group) if calls else None
+            if not handle._future.done():
+                handle._future.set_result(read_record(body[:detail]))
             return
-        handle = self._handles.pop(number)
-        if not handle._future.done():
-            handle._future.set_result(orjson.loads(outcome.record))
+        response = detail.pop("response", None)
+        error = RolloutError(detail.pop("cause"), detail.pop("message"), **detail)
+        error.response = response
+        self._fail(handle, error, body)
 
 
-class GroupStream:
-    """Complete groups, for a plain loop or an event loop. Rollouts are started as places get free, also between two
-    groups that you take."""
-
-    def __init__(self, session: RolloutSession, scheduler: GroupScheduler) -> None:
-        self._session, self._scheduler = session, scheduler
-        self._running: dict[int, RolloutHandle] = {}
-        self._changed = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        session._streams.append(self)
-        session._in_thread(self._poll)
-
-    def stats(self) -> dict[str, Any]:
-        """What was begun, completed and dropped, and why."""
-        return self._scheduler.stats()
-
-    def __iter__(self) -> Iterator[CompleteGroup]:
-        while (group := asyncio.run_coroutine_threadsafe(self._take(), self._session._loop).result()) is not None:
-            yield group
-
-    async def __aiter__(self) -> AsyncIterator[CompleteGroup]:
-        loop = self._session._loop
-        while (group := await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._take(), loop))) is not None:
-            yield group
-
-    async def _take(self) -> CompleteGroup | None:
-        while True:
-            group = self._scheduler.take()
-            self._poll()
-            if group is not None or self._scheduler.is_done:
-                return group
-            if self._session._ended.is_set():
-                raise StartupError("The session has ended.")
-            self._changed.clear()
-            await self._changed.wait()
-
-    def _poll(self) -> None:
-        loop = self._session._loop
-        actions = self._scheduler.poll(loop.time())
-        for rollout in actions.abort:
-            self._session._abort(self._running.pop(rollout).id)
-        for start in actions.start:
-            self._start(start)
-        if self._timer is not None:
-            self._timer.cancel()
-        at = self._scheduler.next_time()
-        self._timer = None if at is None else loop.call_at(at, self._poll)
-        self._changed.set()
-
-    def _start(self, start: Start) -> None:
-        session = self._session
-        handle = self._running[start.id] = RolloutHandle(session, next(session._numbers), start.row)
-        handle._future.add_done_callback(partial(self._on_done, start.id))
-        session._submit(handle, f"{id(self)}-{start.group}")
-
-    def _on_done(self, rollout: int, future: "Future[dict[str, Any]]") -> None:
-        if self._running.pop(rollout, None) is None or self._session._ended.is_set():
-            return  # it was aborted
-        if (error := future.exception()) is None:
-            self._scheduler.finish(rollout, future.result())
-        else:
-            logger.debug("rollout %d has no result: %s", rollout, error)
-            self._scheduler.lose(rollout)
-        self._session._loop.call_soon(self._poll)
+def _checked_version(version: int) -> int:
+    if not isinstance(version, int):
+        raise ConfigError(f"The policy version is {version!r}; expected an integer.")
+    return version
 
 
-# The process beside the trainer
+def _checked_prefix(prefix: PartialRollout, row: Row) -> bytes:
+    """The calls of a prefix. Raises RolloutError if it is of another row: its environment has another state."""
+    if trainer_row(prefix.row).body != row.body:
+        message = "The prefix was played for another row. Pass the `row` of the partial rollout."
+        raise RolloutError("input", message, code=NOT_RESTORED, retryable=False)
+    return prefix.log
 
 
-async def _serve_trainer(fd: int, order: Mapping[str, Any]) -> None:
-    config = load_config([], initial=order["config"], use_dotenv=False, fill_ports=False)
-    limits = {name: order[name] for name in ("max_attempts", "rollout_timeout_s")}
-    job = RolloutCollectionConfig(input_jsonl_fpath="-", output_jsonl_fpath="-", **limits)
-    async with connect_servers(config) as client, open_dispatch(client) as workers:
-        make_attempt = workers.attempt if workers else partial(observed_attempt, client)
-        run, running, ended = (
-            retrying_run(make_attempt, job, _ignore),
-            dict[int, asyncio.Task[None]](),
-            asyncio.Event(),
-        )
-
-        async def play(connection: FrameConnection, number: int, row: Row) -> None:
-            try:
-                outcome = await run(row)
-            except SetupError as error:
-                outcome = NoResult.of(row, "model", str(error), seconds=0.0)
-            finally:
-                running.pop(number, None)
-            connection.send(*outcome_frame(number, outcome))
-
-        def on_frame(connection: FrameConnection, head: list[Any], body: bytes) -> None:
-            if head[0] == Kind.ROW:
-                _, number, agent, group = head
-                row = Row(NO_DATASET, agent, body, group)
-                running[number] = asyncio.create_task(play(connection, number, row))
-            elif (task := running.get(head[1])) is not None:
-                task.cancel()
-
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: FrameConnection(on_frame, lambda *_: ended.set()), sock=socket.socket(fileno=fd)
-        )
-        connection.send([Kind.HELLO])
-        await ended.wait()
-        for task in [*running.values()]:
-            task.cancel()
+def _start_process(fd: int, order: bytes) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", f"from {session_process.__name__} import main; main()", str(fd)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(fd,))
+    with process.stdin or contextlib.nullcontext() as order_file, contextlib.suppress(BrokenPipeError):
+        if order_file is not None:
+            order_file.write(order)
+    return process
 
 
-async def _ignore(_outcome: Outcome) -> None:
-    """Failed attempts before the last one are not kept."""
-
-
-def main() -> None:
-    """Entry point of the process: the descriptor of the socket is its argument, the order its standard input."""
-    configure_logging()
+def _exit_code(process: "subprocess.Popen[bytes]") -> int:
     try:
-        event_loop.run(_serve_trainer(int(sys.argv[1]), orjson.loads(sys.stdin.buffer.read())))
-    except GymError as error:
-        sys.exit(str(error))
+        return process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        logger.warning("the process of the session did not end within %g s and is killed", STOP_TIMEOUT_S)
+        process.kill()
+        return process.wait()

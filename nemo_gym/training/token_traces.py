@@ -5,18 +5,34 @@ new segment: the context was compacted, a sub-agent spoke, or the conversation w
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, zip_longest
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from nemo_gym.llm_api.base import POLICY_VERSION_FIELD, JsonObject
+from nemo_gym.llm_api.base import POLICY_VERSION_FIELD, VERSION_RUNS_FIELD, JsonObject, is_policy_version
 from nemo_gym.llm_api.base import REQUIRED_TOKEN_METADATA_FIELDS as TOKEN_FIELDS
+from nemo_gym.llm_api.stored_tokens import expand_prompts
+from nemo_gym.llm_api.tokens import PROMPT, TokenArray, joined, log_prob_fault, token_ids
 from nemo_gym.llm_api.tokens import TokenTraceError as TokenTraceError
+from nemo_gym.participants import ENVIRONMENT, HARNESS, TOOL, USER
 
 PolicyVersion: TypeAlias = int | str | None
-MAX_LOG_PROB = 1e-3
-"""A probability of 1, and what rounding in 16 bits may add to it."""
+NOT_SAMPLED = frozenset((TOOL, USER, ENVIRONMENT, HARNESS))
+"""Who produces items that no policy has sampled, whatever tokens they claim to have."""
+
+
+Role: TypeAlias = Literal["prompt", "sampled", "tool", "user", "mixed", "image"]
+"""Where a token comes from: `prompt` is what the policy read before it was asked first, or of its template alone, and
+`mixed` of both tools and users."""
+
+
+class RewardSpan(NamedTuple):
+    """A reward for tokens from `start` to `end`, which it does not contain."""
+
+    start: int
+    end: int
+    reward: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +43,61 @@ class ModelCall:
     sampled_ids: Sequence[int]
     log_probs: Sequence[float]
     policy_version: PolicyVersion = None
-    """Which weights sampled it, if the endpoint says."""
+    """Which weights sampled it, if the endpoint says. The last ones, if they changed meanwhile."""
+    item: int | None = None
+    """The index of its output item."""
+    version_runs: Sequence[tuple[PolicyVersion, int]] = ()
+    """Versions and how many tokens each sampled, if there were several."""
+    role: Role = "prompt"
+    """Whose the tokens of the prompt are that no call before has."""
+    top_log_probs: Sequence[Sequence[tuple[int, float]]] = ()
+    """For each sampled token the likeliest ones, if the endpoint was asked for them."""
+    prompt_log_probs: Sequence[float | None] = ()
+    """Of the last tokens of the prompt, if the endpoint was asked for them."""
+    log_prob_mode: str | None = None
+    """`raw` or `processed`, if the configuration of the model says."""
+    routed_experts: Any = None
+    """Which experts each token of the call went to, as the engine encodes it."""
+    image_token: int | None = None
+    """The token that stands for an image."""
+    images: Sequence[str] = ()
+    """The places in the record of all images that the prompt shows."""
+    rewards: Sequence[RewardSpan] = ()
+    """Rewards for spans of the sampled tokens."""
 
     @property
     def length(self) -> int:
         return len(self.prompt_ids) + len(self.sampled_ids)
 
     def is_prefix_of(self, prompt: Sequence[int]) -> bool:
-        start = len(self.prompt_ids)
-        return list(prompt[:start]) == list(self.prompt_ids) and list(prompt[start : self.length]) == list(
-            self.sampled_ids
-        )
+        """True if the prompt begins with all tokens of this call. Takes no time if they share an array."""
+        return joined(token_ids(self.prompt_ids), token_ids(self.sampled_ids)).is_prefix_of(token_ids(prompt))
+
+
+class RoleSpan(NamedTuple):
+    """Tokens from `start` to `end`, which it does not contain, that come from one place."""
+
+    start: int
+    end: int
+    role: Role
+
+
+class ImageSpan(NamedTuple):
+    """Tokens from `start` to `end`, which it does not contain, that stand for an image."""
+
+    start: int
+    end: int
+    place: str | None
+    """Where in the record the image is, such as `responses_create_params.input.0.content.1`. None if the prompt has
+    another number of images than the record, as after the context was compacted."""
+
+
+class VersionSpan(NamedTuple):
+    """Tokens from `start` to `end`, which it does not contain, that one version of the weights sampled."""
+
+    start: int
+    end: int
+    version: PolicyVersion
 
 
 class PrefixBreak(NamedTuple):
@@ -61,7 +121,7 @@ class PrefixBreak(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlatTokens:
-    """A segment as one sequence. All lists but the last have one entry per token."""
+    """A segment as one sequence. The first three lists have one entry per token."""
 
     ids: list[int]
     loss_mask: list[int]
@@ -72,6 +132,30 @@ class FlatTokens:
     """How many tokens come before the first sampled one."""
     policy_versions: list[PolicyVersion] = field(default_factory=list)
     """One per model call."""
+    version_spans: list[VersionSpan] = field(default_factory=list)
+    """Which version sampled which tokens. Neighbouring spans differ in their version, or tokens that were read are
+    between them. Tokens whose version is unknown are in none."""
+
+    roles: list[RoleSpan] = field(default_factory=list)
+    """Which tokens come from where; all tokens, in their order."""
+    images: list[ImageSpan] = field(default_factory=list)
+    """If the configuration of the model names the token that stands for an image."""
+    rewards: list[RewardSpan] = field(default_factory=list)
+    """If the record has rewards for steps or spans of tokens."""
+    top_log_probs: list[Sequence[tuple[int, float]]] = field(default_factory=list)
+    """One entry per token, if the endpoint gave them; empty for tokens that were read."""
+    prompt_log_probs: list[float | None] = field(default_factory=list)
+    """One entry per token, if the endpoint gave them; None for tokens that were sampled."""
+    routed_experts: Any = None
+    """Those of the last call, which are of all its tokens."""
+    log_prob_mode: str | None = None
+
+    def versions(self) -> list[PolicyVersion]:
+        """One per token; None for tokens that were read, or whose version is unknown."""
+        found: list[PolicyVersion] = [None] * len(self.ids)
+        for start, end, version in self.version_spans:
+            found[start:end] = [version] * (end - start)
+        return found
 
     @property
     def sampled_ids(self) -> list[int]:
@@ -99,7 +183,71 @@ class Segment:
             sampled = slice(len(call.prompt_ids), call.length)
             flat.loss_mask[sampled] = [1] * len(call.sampled_ids)
             flat.log_probs[sampled] = call.log_probs
-        return flat
+            flat.version_spans.extend(_spans(call))
+            flat.rewards.extend(
+                RewardSpan(sampled.start + start, sampled.start + end, reward) for start, end, reward in call.rewards
+            )
+        return self._with_extras(flat)
+
+    def _with_extras(self, flat: FlatTokens) -> FlatTokens:
+        last, images = self.calls[-1], [*self._images()]
+        top, read = list[Sequence[tuple[int, float]]](), list[float | None]()
+        if any(call.top_log_probs for call in self.calls):
+            top = [()] * last.length
+        if any(call.prompt_log_probs for call in self.calls):
+            read = [None] * last.length
+        for call in self.calls:
+            start = len(call.prompt_ids)
+            if call.top_log_probs:
+                top[start : call.length] = call.top_log_probs
+            if call.prompt_log_probs:
+                read[start - len(call.prompt_log_probs) : start] = call.prompt_log_probs
+        return replace(
+            flat,
+            roles=[*self._roles(images)],
+            images=images,
+            top_log_probs=top,
+            prompt_log_probs=read,
+            routed_experts=last.routed_experts,
+            log_prob_mode=last.log_prob_mode,
+        )
+
+    def _roles(self, images: Sequence[ImageSpan]) -> Iterator[RoleSpan]:
+        """Where the tokens come from, without empty spans."""
+        at = 0
+        for call in self.calls:
+            for image in (each for each in images if at <= each.start < len(call.prompt_ids)):
+                yield from _span(at, image.start, call.role)
+                yield RoleSpan(image.start, image.end, "image")
+                at = image.end
+            yield from _span(at, len(call.prompt_ids), call.role)
+            yield from _span(len(call.prompt_ids), call.length, "sampled")
+            at = call.length
+
+    def _images(self) -> Iterator[ImageSpan]:
+        last = self.calls[-1]
+        if last.image_token is None:
+            return
+        runs, at = list[tuple[int, int]](), 0
+        for is_image, tokens in groupby(last.prompt_ids, key=last.image_token.__eq__):
+            size = len([*tokens])
+            runs += [(at, at + size)] if is_image else []
+            at += size
+        places = last.images if len(last.images) == len(runs) else [None] * len(runs)
+        yield from (ImageSpan(start, end, place) for (start, end), place in zip(runs, places, strict=True))
+
+
+def _span(start: int, end: int, role: Role) -> Iterator[RoleSpan]:
+    if start < end:
+        yield RoleSpan(start, end, role)
+
+
+def _spans(call: ModelCall) -> Iterator[VersionSpan]:
+    start = len(call.prompt_ids)
+    for version, count in call.version_runs or [(call.policy_version, len(call.sampled_ids))]:
+        if count and version is not None:
+            yield VersionSpan(start, start + count, version)
+        start += count
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +258,79 @@ class TokenTrace:
     breaks: list[PrefixBreak]
     """Every call but the first that starts a segment."""
 
+    calls: list[ModelCall] = field(default_factory=list)
+    """In the order in which they were made."""
+
     @property
     def num_calls(self) -> int:
-        return sum(len(segment.calls) for segment in self.segments)
+        return len(self.calls)
 
 
 def trace_of(record: Mapping[str, Any]) -> TokenTrace:
-    """The token trace of a scored record, or of a result of `run_examples`."""
+    """The token trace of a scored record, as it is stored or as `run_examples` gives it."""
     try:
-        output = record["response"]["output"]
+        output = expand_prompts({"output": record["response"]["output"]})["output"]
     except (KeyError, TypeError) as error:
         raise TokenTraceError(f"The record has no `response.output` ({error!r}).") from error
-    return trace_of_calls(calls_of(output))
+    calls = [*calls_of(output, images=_images_in(record))]
+    return trace_of_calls(_with_rewards(calls, record))
+
+
+def _with_rewards(calls: list[ModelCall], record: Mapping[str, Any]) -> Iterator[ModelCall]:
+    """The calls with the rewards of their steps, or of spans of their tokens."""
+    steps, spans = record.get("step_rewards"), record.get("token_rewards")
+    if steps is not None and (not are_numbers(steps) or len(steps) != len(calls)):
+        raise TokenTraceError(f"`step_rewards` is {steps!r:.100}; expected a number for each of {len(calls)} turns")
+    if spans is not None and not (isinstance(spans, list) and all(map(_is_reward_span, spans))):
+        raise TokenTraceError(f"`token_rewards` is {spans!r:.100}; expected lists of item, start, end and reward")
+    left = len(spans or ())
+    for number, call in enumerate(calls):
+        size = len(call.sampled_ids)
+        own = [
+            RewardSpan(*span) for item, *span in spans or () if item == call.item and 0 <= span[0] < span[1] <= size
+        ]
+        left -= len(own)
+        yield replace(call, rewards=([RewardSpan(0, size, steps[number])] if steps and size else []) + own)
+    if left:
+        raise TokenTraceError(f"{left} of the `token_rewards` are of tokens that no turn sampled")
+
+
+def are_numbers(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(_is_number(value) for value in values)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_reward_span(span: Any) -> bool:
+    return (
+        isinstance(span, list | tuple)
+        and len(span) == 4
+        and all(type(each) is int for each in span[:3])
+        and _is_number(span[3])
+    )
+
+
+def _images_in(record: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """The images of a rollout, in order: the index of the output item with each, or -1 if the row has it, and its
+    place."""
+    given = (record.get("responses_create_params") or {}).get("input")
+    asked = given if isinstance(given, list) else []
+    start = [(-1, f"responses_create_params.input.{at}", item) for at, item in enumerate(asked)]
+    items = [*start, *((at, f"response.output.{at}", item) for at, item in enumerate(record["response"]["output"]))]
+    return [
+        (at, f"{place}.{name}.{number}")
+        for at, place, item in items
+        for name in ("content", "output")
+        if isinstance(item, Mapping) and _is_list(item.get(name))
+        for number, part in enumerate(item[name])
+        if isinstance(part, Mapping) and part.get("type") == "input_image"
+    ]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
 
 
 def trace_of_calls(calls: Iterable[ModelCall]) -> TokenTrace:
@@ -129,7 +338,8 @@ def trace_of_calls(calls: Iterable[ModelCall]) -> TokenTrace:
     segments: list[Segment] = []
     breaks: list[PrefixBreak] = []
     previous: ModelCall | None = None
-    for number, call in enumerate(calls, 1):
+    made = [*calls]
+    for number, call in enumerate(made, 1):
         # The latest first: usually a call continues the one before it.
         continued = next(
             (known for known in reversed(segments) if known.calls[-1].is_prefix_of(call.prompt_ids)), None
@@ -141,7 +351,7 @@ def trace_of_calls(calls: Iterable[ModelCall]) -> TokenTrace:
             if previous is not None:
                 breaks.append(_break_between(number, previous, call))
         previous = call
-    return TokenTrace(segments, breaks)
+    return TokenTrace(segments, breaks, made)
 
 
 def _break_between(number: int, before: ModelCall, after: ModelCall) -> PrefixBreak:
@@ -150,28 +360,86 @@ def _break_between(number: int, before: ModelCall, after: ModelCall) -> PrefixBr
     return PrefixBreak(number, index, expected, found)
 
 
-def calls_of(output: Iterable[JsonObject]) -> Iterable[ModelCall]:
+def calls_of(output: Iterable[JsonObject], *, images: Sequence[tuple[int, str]] = ()) -> Iterable[ModelCall]:
     """The model calls behind output items: the last item of each call has its tokens."""
-    with_tokens = (item for item in output if any(item.get(name) is not None for name in TOKEN_FIELDS))
-    for number, item in enumerate(with_tokens, 1):
-        fault = _fault_in(item)
-        if fault is not None:
+    number, roles = 0, set[Role]()
+    for place, item in enumerate(output):
+        roles |= {role} if (role := _role_of(item)) else set()
+        if item.get("produced_by") in NOT_SAMPLED or all(item.get(name) is None for name in TOKEN_FIELDS):
+            continue
+        number += 1
+        if (fault := _fault_in(item)) is not None:
             raise TokenTraceError(f"turn {number}: {fault}")
         prompt, sampled, log_probs = (item[name] for name in TOKEN_FIELDS)
-        yield ModelCall(prompt, sampled, log_probs, item.get(POLICY_VERSION_FIELD))
+        yield ModelCall(
+            prompt,
+            sampled,
+            log_probs,
+            item.get(POLICY_VERSION_FIELD),
+            place,
+            item.get(VERSION_RUNS_FIELD) or (),
+            role="prompt" if not roles else roles.pop() if len(roles) == 1 else "mixed",
+            top_log_probs=item.get("generation_top_log_probs") or (),
+            prompt_log_probs=item.get("prompt_log_probs") or (),
+            log_prob_mode=item.get("log_prob_mode"),
+            routed_experts=item.get("routed_experts"),
+            image_token=item.get("image_token_id"),
+            images=[path for at, path in images if at < place],
+        )
+        roles = set()
+
+
+def _role_of(item: JsonObject) -> Role | None:
+    """Whose tokens an item adds to the next prompt, if it is not the policy's own."""
+    if item.get("type") == "function_call_output":
+        return "tool"
+    return "user" if item.get("role", "assistant") != "assistant" else None
 
 
 def _fault_in(item: JsonObject) -> str | None:
-    missing = next((name for name in TOKEN_FIELDS if not isinstance(item.get(name), list)), None)
+    if isinstance(item.get(PROMPT), dict):
+        return "the prompt continues a call that the record does not have"
+    missing = next((name for name in TOKEN_FIELDS if not isinstance(item.get(name), list | TokenArray)), None)
     if missing is not None:
         return f"the output item has tokens, but no list `{missing}`"
     prompt, sampled, log_probs = (item[name] for name in TOKEN_FIELDS)
     if len(sampled) != len(log_probs):
         return f"{len(sampled)} tokens were generated, but {len(log_probs)} have log-probs"
-    if not all(type(token) is int and token >= 0 for ids in (prompt, sampled) for token in ids):
+    if not all(isinstance(ids, TokenArray) or _are_token_ids(ids) for ids in (prompt, sampled)):
         return "a token id is not a whole number from 0 on"
-    if not all(type(value) in (float, int) and math.isfinite(value) for value in log_probs):
+    if not set(map(type, log_probs)) <= {float, int}:
         return "a log-prob is not a finite number"
-    if any(value > MAX_LOG_PROB for value in log_probs):
-        return f"a log-prob is {max(log_probs)}, expected at most 0"
-    return None
+    if (wrong := log_prob_fault(log_probs)) is not None:
+        return f"a log-prob is {wrong}"
+    top, read = item.get("generation_top_log_probs"), item.get("prompt_log_probs")
+    if top is not None and not (_is_list(top) and len(top) == len(sampled)):
+        return f"{len(sampled)} tokens were generated, but the top log-probs are of another number"
+    if read is not None and not (_is_list(read) and len(read) <= len(prompt)):
+        return f"the prompt has {len(prompt)} tokens, but its log-probs are of another number"
+    return _version_fault(item, len(sampled))
+
+
+def _version_fault(item: JsonObject, count: int) -> str | None:
+    runs = item.get(VERSION_RUNS_FIELD)
+    if not is_policy_version(item.get(POLICY_VERSION_FIELD)):
+        return f"the policy version {item[POLICY_VERSION_FIELD]!r:.100} is neither a whole number nor a name"
+    if runs is None:
+        return None
+    if not isinstance(runs, list | tuple) or not all(map(_is_run, runs)):
+        return f"the policy versions {runs!r:.100} are not pairs of a version and a number of tokens"
+    named = sum(size for _, size in runs)
+    return None if named == count else f"{count} tokens were generated, but {named} have a policy version"
+
+
+def _is_run(run: Any) -> bool:
+    return (
+        isinstance(run, list | tuple)
+        and len(run) == 2
+        and is_policy_version(run[0])
+        and type(run[1]) is int
+        and run[1] >= 0
+    )
+
+
+def _are_token_ids(ids: Iterable[Any]) -> bool:
+    return all(type(token) is int and token >= 0 for token in ids)

@@ -1,1 +1,2 @@
-"""The web page on rollouts, datasets and live runs. Pages come through an index of offsets, never the whole file."""
+"""The web page for rollouts, datasets and live runs. Pages are read through an index of offsets, never the whole
+file."""

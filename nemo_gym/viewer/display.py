@@ -1,21 +1,26 @@
-"""A record as the page gets it: no value longer than 1 MB, no token lists, nothing that JSON cannot hold."""
+"""Records for the page: values of at most 1 MB, no token lists, valid JSON. And the token view."""
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import orjson
 
-from nemo_gym.errors import GymError
+from nemo_gym.common.paths import find
+from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.llm_api.base import REQUIRED_TOKEN_METADATA_FIELDS as TOKEN_FIELDS
+from nemo_gym.llm_api.stored_tokens import expand_prompts
+from nemo_gym.llm_api.tokens import TokenArray
+from nemo_gym.training.token_file import token_restorer
 from nemo_gym.training.token_traces import ModelCall, trace_of_calls
 from nemo_gym.viewer.index import Index
-from nemo_gym.viewer.records import MAX_PARSED_BYTES, output_items, parse_line
+from nemo_gym.viewer.records import MAX_PARSED_BYTES, encodable, output_items, parse_line
 
 MAX_VALUE = 1_000_000
-"""A longer text is cut; the page offers to open it raw."""
+"""Maximum characters of a text. The page offers to open a longer one raw."""
 MAX_RECORD = 8_000_000
-"""When a record has sent this much text, the rest of its texts are cut short."""
+"""Characters of a record after which its other texts are cut to `SHORT`."""
 SHORT = 2000
 MAX_LIST = 20_000
 MAX_DEPTH = 100
@@ -31,7 +36,7 @@ class NoSuchRowError(GymError):
 
 
 class RecordView:
-    """Makes the copy of a record for the page. A text that is cut becomes an object that says what is missing."""
+    """Copies a record for the page. A truncated text becomes an object with its path and length."""
 
     def __init__(self) -> None:
         self._sent = 0
@@ -46,7 +51,7 @@ class RecordView:
         if isinstance(value, dict | list) and len(path) >= MAX_DEPTH:
             return {"$cut": "nested too deeply", "path": path, "length": None}
         if isinstance(value, dict):
-            return {_clean(name): self._member(name, item, (*path, name)) for name, item in value.items()}
+            return {encodable(name): self._member(name, item, (*path, name)) for name, item in value.items()}
         if isinstance(value, list):
             shown = [self.view(item, (*path, number)) for number, item in enumerate(value[:MAX_LIST])]
             rest = len(value) - len(shown)
@@ -54,7 +59,7 @@ class RecordView:
         return value
 
     def _member(self, name: str, item: Any, path: Path) -> Any:
-        if name in TOKEN_FIELDS and isinstance(item, list):
+        if name in TOKEN_FIELDS and isinstance(item, list | TokenArray):
             return {"$tokens": len(item)}
         return self.view(item, path)
 
@@ -62,12 +67,12 @@ class RecordView:
         most = MAX_VALUE if self._sent < MAX_RECORD else SHORT
         self._sent += min(len(text), most)
         if len(text) <= most:
-            return _clean(text)
-        return {"$cut": _clean(text[:most]), "path": path, "length": len(text)}
+            return encodable(text)
+        return {"$cut": encodable(text[:most]), "path": path, "length": len(text)}
 
 
 def read_row(index: Index, row: int) -> bytes:
-    """The line of a row."""
+    """Return the line of a row."""
     place = index.line_at(row)
     if place is None:
         raise NoSuchRowError(f"{index.path.name} has no row {row}; it has {index.rows} rows so far.")
@@ -75,7 +80,7 @@ def read_row(index: Index, row: int) -> bytes:
 
 
 def row_view(index: Index, row: int) -> dict[str, Any]:
-    """A row for the page: its record, or the start of its text if it cannot be decoded."""
+    """Return a row for the page: its record, or the start of its line if it cannot be decoded."""
     place = index.line_at(row)
     if place is None:
         raise NoSuchRowError(f"{index.path.name} has no row {row}; it has {index.rows} rows so far.")
@@ -83,7 +88,8 @@ def row_view(index: Index, row: int) -> dict[str, Any]:
     found = {"row": row, "bytes": length, "record": None, "raw": None}
     if length <= MAX_PARSED_BYTES:
         try:
-            return {**found, "record": RecordView().view(parse_line(index.source.read(offset, length)))}
+            record = expand_prompts(parse_line(index.source.read(offset, length)))
+            return {**found, "record": RecordView().view(record)}
         except ValueError:
             pass
     head = index.source.read(offset, min(length, RAW_HEAD))
@@ -91,7 +97,7 @@ def row_view(index: Index, row: int) -> dict[str, Any]:
 
 
 def raw_value(index: Index, row: int, path: Path) -> bytes:
-    """A value of a row in full: text as it is, anything else as JSON."""
+    """Return a complete value of a row: a text unchanged, anything else as JSON."""
     value = parse_line(read_row(index, row))
     for key in path:
         try:
@@ -106,11 +112,11 @@ def raw_value(index: Index, row: int, path: Path) -> bytes:
 def token_view(
     index: Index, row: int, *, call: int | None = None, offset: int = 0, vocabulary: Mapping[int, str] | None = None
 ) -> dict[str, Any]:
-    """The model calls of a rollout as tokens: what is new in each prompt (not trained on), what was generated (trained
-    on) with log-probs, and where a prompt does not extend what came before. With the text of each token, if the record
-    or a vocabulary has it."""
-    record = parse_line(read_row(index, row))
-    items = [item for item in output_items(record) if any(isinstance(item.get(n), list) for n in TOKEN_FIELDS)]
+    """Return the model calls of a rollout as tokens: new prompt tokens (not trained on), generated tokens with
+    log-probs (trained on), and breaks, where a prompt does not extend the tokens before. The texts of tokens come
+    from the record or a vocabulary."""
+    record = token_restorer(index.path)(expand_prompts(parse_line(read_row(index, row))))
+    items = [item for item in output_items(record) if any(item.get(name) is not None for name in TOKEN_FIELDS)]
     traced, recorded = [_call(item) for item in items], [_token_texts(item) for item in items]
     known = vocabulary or {}
     before: list[int] = []
@@ -144,22 +150,23 @@ def token_view(
 
 
 def _token_texts(item: dict[str, Any]) -> list[str]:
-    """The text of each generated token, if the endpoint sent log-probs with their tokens."""
+    """Return the text of each generated token, if the endpoint sent log-probs with their tokens."""
     parts = item.get("content")
     listed = [part.get("logprobs") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     tokens = [each for logprobs in listed if isinstance(logprobs, list) for each in logprobs]
-    return [_clean(str(each.get("token", ""))) for each in tokens if isinstance(each, dict)]
+    return [encodable(str(each.get("token", ""))) for each in tokens if isinstance(each, dict)]
 
 
 def _texts(sampled: list[int], recorded: list[str], known: Mapping[int, str]) -> list[str | None]:
-    """Those of the record only if it has as many as there are tokens, or one less: the end is no text."""
+    """Return the recorded texts if their number matches the tokens, or is one less, since the end token has no
+    text."""
     if 0 <= len(sampled) - len(recorded) <= 1 and recorded:
         return [*recorded, *(known.get(token) for token in sampled[len(recorded) :])]
     return [known.get(token) for token in sampled]
 
 
 def _call(item: dict[str, Any]) -> ModelCall:
-    """The tokens of an item, whatever else is in its lists."""
+    """Return the tokens of an item. Values that are not numbers are skipped."""
     prompt, sampled, log_probs = (
         [value for value in item.get(name) or () if isinstance(value, int | float)] for name in TOKEN_FIELDS
     )
@@ -185,10 +192,48 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _clean(text: str) -> str:
-    """The text without lone surrogates, which UTF-8 cannot encode."""
+FILE_NAME = "tokenizer.json"
+
+
+def read_vocabulary(path: str) -> Mapping[int, str]:
+    """Read the text of each token id from a `tokenizer.json`, or from a folder with one."""
+    place = find(path, what="tokenizer")
+    file = place / FILE_NAME if place.is_dir() else place
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="replace").decode()
-    return text
+        found = orjson.loads(file.read_bytes())
+        vocabulary = _vocabulary_of(found["model"]["vocab"])
+        special = {int(token["id"]): str(token["content"]) for token in found.get("added_tokens") or ()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} is not a {FILE_NAME} with a vocabulary: {error!r}.") from error
+    is_byte_level = any(token.startswith("Ġ") for token in vocabulary.values())
+    decode = _from_bytes if is_byte_level else _from_pieces
+    return {**{number: decode(token) for number, token in vocabulary.items()}, **special}
+
+
+def _vocabulary_of(found: Any) -> dict[int, str]:
+    """Convert a vocabulary: BPE and WordPiece have an object of ids, Unigram a list of tokens with scores."""
+    if isinstance(found, list):
+        return {number: str(token) for number, (token, _score) in enumerate(found)}
+    return {int(number): str(token) for token, number in found.items()}
+
+
+def _from_bytes(token: str) -> str:
+    """Decode a token of a byte-level vocabulary, in which every byte is a visible character."""
+    table = _bytes_of_characters()
+    if not all(character in table for character in token):
+        return token
+    return bytes(table[character] for character in token).decode(errors="replace")
+
+
+def _from_pieces(token: str) -> str:
+    if len(token) == 6 and token.startswith("<0x"):  # a single byte
+        return bytes([int(token[3:5], 16)]).decode(errors="replace")
+    return token.replace("▁", " ")
+
+
+@cache
+def _bytes_of_characters() -> dict[str, int]:
+    """Return GPT-2's table: printable Latin-1 characters are themselves, other bytes are characters from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {**{chr(byte): byte for byte in printable}, **{chr(0x100 + n): byte for n, byte in enumerate(others)}}

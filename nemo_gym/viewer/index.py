@@ -1,7 +1,7 @@
-"""The index of a JSONL file: where each line is and what the table shows of it, in an SQLite file beside it.
+"""The index of a JSONL file: the offset of each line and its values for the table, in an SQLite file beside it.
 
-A thread reads the file once, from its start to its end and on as it grows; pages can be read meanwhile. Each batch is
-one transaction that first checks how far the index has come, so two viewers of one file extend the same index."""
+A thread reads the file once, and continues as it grows; pages can be read meanwhile. Each batch is one transaction
+that first checks the position of the index, so two viewers of one file can extend the same index."""
 
 import contextlib
 import hashlib
@@ -45,11 +45,11 @@ class UnpackError(GymError):
 
 
 class Line(NamedTuple):
-    """A line of a file. Its text is None if it is longer than the caller wants to hold."""
+    """A line of a file. Its text is None if it is longer than the caller's limit."""
 
     offset: int
     length: int
-    """With its newline."""
+    """Length with its newline."""
     text: bytes | None
 
 
@@ -58,25 +58,25 @@ class Source(Protocol):
 
     path: Path
     error: str | None
-    """Why no more bytes will come, if that is not the end of the file."""
+    """Why reading stopped before the end of the file."""
 
     def size(self) -> int:
-        """How many bytes can be read now."""
+        """Return the number of bytes that can be read now."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes there; fewer at the end."""
+        """Return bytes at an offset; fewer at the end."""
 
     def advance(self) -> bool:
-        """Make more bytes readable, if they have to be unpacked. False if there are none for now."""
+        """Unpack more bytes, if the file is compressed. Return False if there are none now."""
 
     def total(self) -> int | None:
-        """The size of the whole file, if known."""
+        """Return the size of the whole file, if known."""
 
     def close(self) -> None: ...
 
 
 class PlainSource:
-    """A file as it is. It may grow."""
+    """An uncompressed file. It may grow."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -99,14 +99,14 @@ class PlainSource:
         return False
 
     def is_replaced(self) -> bool:
-        """True if another file has the name now."""
+        """True if the path is another file now."""
         try:
             return os.stat(self.path).st_ino != os.fstat(self._fd).st_ino
         except OSError:
             return False
 
     def reopen(self) -> None:
-        """Open the file that has the name now."""
+        """Open the file that is at the path now."""
         new = os.open(self.path, os.O_RDONLY)
         os.dup2(new, self._fd)
         os.close(new)
@@ -116,7 +116,7 @@ class PlainSource:
 
 
 def make_cache_folder() -> Path:
-    """The folder for what only viewers use."""
+    """Create the cache folder of viewers and return it."""
     folder = cache_dir() / "viewer"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -128,7 +128,7 @@ def make_cache_folder() -> Path:
 
 
 class UnpackedSource:
-    """A compressed file, unpacked bit by bit into a temporary file without a name, which ends with the process."""
+    """A compressed file, unpacked in chunks into an unnamed temporary file, which ends with the process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -179,7 +179,7 @@ class UnpackedSource:
 
 
 def open_source(path: Path) -> PlainSource | UnpackedSource:
-    """The bytes of a file, unpacked if its name says that it is compressed."""
+    """Open a file, unpacked if its suffix is that of a compressed file."""
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; expected a file of rollouts or a dataset.")
     if not path.is_file():
@@ -188,7 +188,7 @@ def open_source(path: Path) -> PlainSource | UnpackedSource:
 
 
 def read_lines(source: Source, start: int, end: int, *, max_bytes: int) -> Iterator[Line]:
-    """The complete lines between two offsets, and what follows the last newline if it is not empty."""
+    """Yield the complete lines between two offsets, and the text after the last newline if it is not empty."""
     pending, held, offset, position = b"", 0, start, start
     while position < end:
         chunk = source.read(position, min(CHUNK, end - position))
@@ -207,13 +207,13 @@ def read_lines(source: Source, start: int, end: int, *, max_bytes: int) -> Itera
 
 
 def _unpack(path: Path) -> Generator[bytes, None, None]:
-    """What is in a compressed file, as far as it can be read. Then an UnpackError, if that is not its end."""
+    """Yield the content of a compressed file as far as it can be read. Raises UnpackError if that is not its end."""
     with path.open("rb") as file:
         yield from _gunzip(file) if path.suffix == ".gz" else _unzstd(file)
 
 
 def _gunzip(file: IO[bytes]) -> Iterator[bytes]:
-    """By hand, because `gzip` drops what it has unpacked when it comes to a fault."""
+    """Unpack with `zlib`, because `gzip` drops unpacked data when it finds an error."""
     member, is_open = zlib.decompressobj(wbits=31), False
     while packed := file.read(PACKED_CHUNK):
         while packed:
@@ -250,10 +250,10 @@ BATCH_ROWS = 4000
 BATCH_BYTES = 16_000_000
 POLL_EVERY_S = 0.3
 KEPT_FROM_BYTES = 32_000_000
-"""The index of a smaller file is made again each time, so that no file is left beside it."""
+"""Size from which an index is kept. Smaller files are indexed each time, so no file is left beside them."""
 BUSY_TIMEOUT_S = 30.0
 SAMPLE = 4096
-"""How many bytes at the start and before the end of what is indexed must be the same when an index is used again."""
+"""Bytes at the start and at the end of the indexed part that must be unchanged to reuse an index."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY CHECK (id = 0), version INTEGER, position INTEGER,
@@ -307,7 +307,7 @@ class Index:
 
     @property
     def is_complete(self) -> bool:
-        """True if all that is in the file for now is indexed."""
+        """True if the whole file is indexed as of now."""
         return self._is_complete
 
     @property
@@ -315,7 +315,7 @@ class Index:
         return self._place
 
     def progress(self) -> dict[str, Any]:
-        """How far the index has come."""
+        """Return the progress of the index."""
         return {
             "rows": self._rows,
             "indexed_bytes": self._position,
@@ -326,7 +326,7 @@ class Index:
         }
 
     def _note(self) -> str | None:
-        """What a user should know of a file that is read to its end."""
+        """Return a note for the user about a file that was read to its end."""
         size = self.source.size()
         if not size:
             return "The file is empty."
@@ -338,13 +338,13 @@ class Index:
         return f"The last line, of {left:,} bytes, is not complete." if left else None
 
     def wait_for(self, rows: int, *, timeout_s: float) -> None:
-        """Until that many rows are indexed, or all there are, or time is up."""
+        """Wait until that many rows, or all rows, are indexed, or the time limit."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_complete or self._rows >= rows or self._stop.is_set(), timeout_s)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection for queries. Indexing pauses meanwhile, so that it does not slow them down."""
+        """Open a connection for queries. Indexing pauses meanwhile, so that it does not slow them down."""
         self._count_request(1)
         try:
             with contextlib.closing(_connect(self._place, read_only=True)) as connection:
@@ -361,7 +361,7 @@ class Index:
                 self._idle.set()
 
     def line_at(self, row: int) -> tuple[int, int] | None:
-        """Offset and length of a row."""
+        """Return the offset and the length of a row."""
         with self.reading() as connection:
             found: tuple[int, int] | None = connection.execute(
                 "SELECT offset, length FROM rows WHERE id = ?", (row,)
@@ -396,7 +396,7 @@ class Index:
         return connection
 
     def _adopt_or_reset(self) -> None:
-        """Go on from an index of this very file, or start over."""
+        """Continue an existing index of this file, or start over."""
         state = self._writer.execute("SELECT version, position, rows, size, mtime, inode, samples FROM state")
         version, position, rows, size, mtime, inode, samples = state.fetchone()
         now = os.stat(self.path)
@@ -416,7 +416,7 @@ class Index:
         self._position = self._rows = 0
 
     def _samples(self, position: int) -> str:
-        """Hashes of the start and the end of what is indexed."""
+        """Hash the start and the end of the indexed part."""
         start = max(0, position - SAMPLE)
         parts = (self.source.read(0, min(SAMPLE, position)), self.source.read(start, position - start))
         return hashlib.blake2b(b"\0".join(parts), digest_size=16).hexdigest()
@@ -433,7 +433,7 @@ class Index:
             self._report(is_complete=True)
 
     def _step(self) -> bool:
-        """Index the next batch. False if there is nothing to do for now."""
+        """Index the next batch. Return False if there is nothing to do now."""
         source = self.source
         if isinstance(source, PlainSource) and (source.is_replaced() or source.size() < self._position):
             source.reopen()
@@ -462,7 +462,7 @@ class Index:
         return self.source.read(line.offset + line.length - 1, 1) == b"\n"
 
     def _is_whole(self, line: Line) -> bool:
-        """True for a last line without a newline that nothing can be added to: a complete JSON object."""
+        """True if a last line without a newline is a complete JSON object."""
         text = (line.text or b"").strip()
         return not text or (text.endswith(b"}") and describe_line(text).outcome != INVALID)
 
@@ -473,7 +473,7 @@ class Index:
         return describe_line(line.text) if line.text.strip() else None
 
     def _add(self, batch: list[tuple[Line, Described | None]]) -> None:
-        """Write a batch, unless another viewer has done so."""
+        """Write a batch, unless another viewer has written it."""
         with self._transaction():
             position, rows = self._writer.execute("SELECT position, rows FROM state").fetchone()
             if position != self._position:
@@ -519,21 +519,21 @@ class Index:
 
 
 def _place(path: Path, kept_from_bytes: int) -> tuple[Path, bool]:
-    """Where the index of a file is, and whether it is only for this process.
+    """Return the path of a file's index, and whether the index is only for this process.
 
-    That of a large file is kept beside it, or in the cache if that folder is read-only. A small file is indexed again
-    quickly, and the offsets of an unpacked file end with the process."""
+    The index of a large file is kept beside it, or in the cache if that folder is read-only. A small file is indexed
+    again quickly, and the offsets of an unpacked file end with the process."""
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:20]
     if path.suffix in COMPRESSED or path.stat().st_size < kept_from_bytes:
         return cache_folder() / f"{os.getpid()}-{digest}.sqlite", True
     mode = path.parent.stat().st_mode
-    if os.access(path.parent, os.W_OK) and mode & 0o222:  # root may write into a folder that nobody should write into
+    if os.access(path.parent, os.W_OK) and mode & 0o222:  # root may write into read-only folders, too
         return sibling_path(path, "index", ".sqlite"), False
     return cache_folder() / f"{digest}.sqlite", False
 
 
 def cache_folder() -> Path:
-    """The folder for what only viewers use. What a killed viewer has left there is removed."""
+    """Return the cache folder, after removing what killed viewers have left there."""
     folder = make_cache_folder()
     for left in folder.glob("*-*.sqlite*"):
         pid = left.name.partition("-")[0]

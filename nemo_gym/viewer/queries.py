@@ -1,4 +1,4 @@
-"""What the page shows of an index: pages of rows, statistics, groups of repeats, failures, and two files compared."""
+"""Queries of an index for the page: rows, statistics, groups of repeats, failures, comparison of two files, search."""
 
 import json
 import math
@@ -32,7 +32,7 @@ COLUMNS = {
         )
     },
 }
-"""The fields with a column of their own. All others are in `details.fields`."""
+"""Fields that are columns of the index. All others are in `details.fields`."""
 
 MAX_CONDITIONS = 20
 MAX_TEXT = 2000
@@ -50,14 +50,14 @@ class FilterError(ConfigError):
 
 
 class Clause(NamedTuple):
-    """Part of a query: its text, and the values of its parameters."""
+    """Part of an SQL query: its text, and the values of its parameters."""
 
     text: str
     values: tuple[Any, ...] = ()
 
 
 def parse_filter(text: str) -> Clause:
-    """The condition of a query that selects the rows which the filter describes."""
+    """Convert a filter to an SQL condition."""
     if len(text) > MAX_TEXT:
         raise FilterError(f"The filter has {len(text)} characters; expected at most {MAX_TEXT}.")
     position, found = 0, 0
@@ -86,13 +86,13 @@ def parse_filter(text: str) -> Clause:
 
 
 def fields_in(text: str) -> list[str]:
-    """The fields that a valid filter names, without those that have a column of their own."""
+    """Return the fields in a valid filter that are not columns."""
     names = [match["field"] or match["quoted_field"] for match in _CONDITION.finditer(text)]
     return [name for name in dict.fromkeys(names) if name not in COLUMNS]
 
 
 def column_of(name: str) -> Clause:
-    """The value of a field in a query."""
+    """Return the SQL expression of a field."""
     if name in COLUMNS:
         return Clause(COLUMNS[name])
     if '"' in name:
@@ -117,7 +117,7 @@ def _condition(match: "re.Match[str]") -> Clause:
 
 
 def _value(word: str) -> Any:
-    """A bare word as JSON would read it, otherwise as text."""
+    """Read a bare word as JSON, otherwise as text."""
     literals = {"true": 1, "false": 0, "null": None}
     if word.lower() in literals:
         return literals[word.lower()]
@@ -130,7 +130,7 @@ def _value(word: str) -> Any:
 MAX_PAGE = 500
 BINS = 20
 POINTS = 1500
-"""How many points a scatter plot gets; of more rows, evenly spread ones."""
+"""Maximum points of a scatter plot. Of more rows, evenly spaced ones are used."""
 MAX_REWARDS = 64
 TASK_SORTS = ("task", "count", "mean", "spread", "low", "high", "passed", "tokens", "seconds")
 COMPARE_SORTS = ("task", "change", "size", "first", "second")
@@ -148,7 +148,7 @@ Page = dict[str, Any]
 def rows_page(
     connection: sqlite3.Connection, *, where: str, sort: str, offset: int, limit: int, columns: list[str]
 ) -> Page:
-    """One page of the table: its rows with the asked extra fields, and how many rows there are in all."""
+    """Return one page of the table: its rows with the requested extra fields, and the total number of rows."""
     condition, order = parse_filter(where), _order(sort)
     if where.strip():
         total = connection.execute(f"SELECT count(*) {_FROM} WHERE {condition.text}", condition.values).fetchone()[0]
@@ -166,7 +166,7 @@ def rows_page(
 
 
 def _unknown_field(connection: sqlite3.Connection, names: Iterable[str]) -> str | None:
-    """Why a filter selects nothing or a sort does nothing, if one of the names is that of a field that no row has."""
+    """Return a hint if one of the names is a field that no row has."""
     known = [name for (name,) in connection.execute("SELECT name FROM fields")]
     missing = next((name for name in names if name not in COLUMNS and name not in known), None)
     return missing and f"No row has a field '{missing}'.{nearest(missing, [*COLUMNS, *known])}"
@@ -182,7 +182,8 @@ def _row(connection: sqlite3.Connection, row: int, columns: list[str]) -> dict[s
 
 
 def _order(sort: str) -> Clause:
-    """`-reward` is descending. Rows without the value come last, and equal ones in file order."""
+    """Return the order of a sort key; `-reward` is descending. Rows without the value come last, ties in file
+    order."""
     name, direction = (sort[1:], "DESC") if sort.startswith("-") else (sort, "ASC")
     if name in ("", "row"):
         return Clause(f"rows.id {direction}")
@@ -191,7 +192,7 @@ def _order(sort: str) -> Clause:
 
 
 def neighbours(connection: sqlite3.Connection, row: int) -> Page:
-    """The other repeats of a row's task."""
+    """Return the repeats of a row's task."""
     found = connection.execute("SELECT task_key FROM rows WHERE id = ?", (row,)).fetchone()
     if found is None or found[0] is None:
         return {"repeats": []}
@@ -201,7 +202,7 @@ def neighbours(connection: sqlite3.Connection, row: int) -> Page:
 
 
 def fields(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-    """The names of all small fields, most common first."""
+    """Return the names of all small fields, most common first."""
     query = "SELECT name, count FROM fields ORDER BY count DESC, name LIMIT 500"
     return [{"name": name, "count": count} for name, count in connection.execute(query)]
 
@@ -235,7 +236,7 @@ def summary(connection: sqlite3.Connection, *, where: str, pass_threshold: float
 
 
 def _histogram(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], low: Any, high: Any) -> Page:
-    """How many rewards are in each of some equal intervals."""
+    """Return how many rewards fall into each of `BINS` equal intervals."""
     if low is None:
         return {"low": 0, "high": 1, "counts": []}
     low, high = (min(low, 0.0), max(high, 1.0)) if -1 <= low <= high <= 1 else (low, high)
@@ -255,7 +256,7 @@ def _scatter(connection: sqlite3.Connection, source: str, values: tuple[Any, ...
 
 
 def _group_statistics(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], threshold: float) -> Page:
-    """How many tasks there are, how many of their groups have no variance, and pass@k."""
+    """Return the number of tasks, of groups, and of groups without variance, and pass@k."""
     groups = connection.execute(
         f"""SELECT n, c, count(*), sum(flat) FROM (
             SELECT count(reward) AS n, sum(reward >= ?) AS c, max(reward) = min(reward) AS flat {source}
@@ -281,7 +282,7 @@ def _pass_at(k: int, groups: list[tuple[int, int, int, int]]) -> float:
 def tasks_page(
     connection: sqlite3.Connection, *, where: str, sort: str, offset: int, limit: int, pass_threshold: float
 ) -> Page:
-    """Groups of repeats with their spread."""
+    """Return one page of groups of repeats with their spread."""
     condition = parse_filter(where)
     name = sort.removeprefix("-") or "task"
     if name not in TASK_SORTS:
@@ -313,8 +314,8 @@ def _group(connection: sqlite3.Connection, group: dict[str, Any]) -> dict[str, A
 
 
 def failures(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Failed attempts by cause, code, server and message, each with one row to look at. Messages that differ only in
-    numbers are one."""
+    """Return failed attempts by cause, code, server and message, each with an example row. Messages that differ
+    only in numbers are grouped."""
     connection.create_function("kind", 1, lambda text: _VARYING.sub("#", text or ""), deterministic=True)
     query = """SELECT outcome, json_extract(fields, '$.code'), json_extract(fields, '$.server'), count(*),
         sum(json_extract(fields, '$.is_final') = 1), min(rows.id), answer
@@ -325,24 +326,24 @@ def failures(connection: sqlite3.Connection) -> list[dict[str, Any]]:
 
 
 def has_rows_without_task(connection: sqlite3.Connection) -> bool:
-    """True if some row does not say which task it belongs to, as in files of the public NeMo Gym."""
+    """True if some row has no task index, as in files of the public NeMo Gym."""
     return connection.execute("SELECT 1 FROM rows WHERE task IS NULL LIMIT 1").fetchone() is not None
 
 
 def compare_page(
     connection: sqlite3.Connection, other: str, *, sort: str, offset: int, limit: int, by_prompt: bool
 ) -> Page:
-    """Two files task by task: the mean reward of each task in both."""
+    """Compare two files task by task: the mean reward of each task in both."""
     name = sort.removeprefix("-") or "size"
     if name not in COMPARE_SORTS:
         raise FilterError(f"Tasks cannot be sorted by '{name[:40]}'. Expected one of: {', '.join(COMPARE_SORTS)}.")
     connection.execute("ATTACH DATABASE ? AS other", (other,))
     key = "prompt_key" if by_prompt else "task_key"
-    side = f"""SELECT {key} AS key, min(task) AS task, min(id) AS row, count(reward) AS count, avg(reward) AS mean
+    by_task = f"""SELECT {key} AS key, min(task) AS task, min(id) AS row, count(reward) AS count, avg(reward) AS mean
         FROM {{}}.rows WHERE reward IS NOT NULL AND {key} IS NOT NULL GROUP BY {key}"""
     joined = f"""SELECT a.key, coalesce(a.task, b.task) AS task, a.row AS a_row, b.row AS b_row, a.count AS a_count,
         b.count AS b_count, a.mean AS first, b.mean AS second, b.mean - a.mean AS change, abs(b.mean - a.mean) AS size
-        FROM ({side.format("main")}) AS a JOIN ({side.format("other")}) AS b ON a.key = b.key"""
+        FROM ({by_task.format("main")}) AS a JOIN ({by_task.format("other")}) AS b ON a.key = b.key"""
     totals = connection.execute(
         f"""SELECT count(*), sum(change > 1e-9), sum(change < -1e-9), avg(first), avg(second), avg(change),
         avg(change * change) FROM ({joined})"""
@@ -357,12 +358,12 @@ def compare_page(
         query = "SELECT prompt FROM details WHERE id = ?"
         each["prompt"] = connection.execute(query, (each["a_row"],)).fetchone()[0]
         if not by_prompt and each["change"]:
-            each.update(_telling_rows(connection, each["key"], is_better=each["change"] > 0))
+            each.update(_rows_of_change(connection, each["key"], is_better=each["change"] > 0))
     return {**_change_statistics(totals), "tasks": found}
 
 
-def _telling_rows(connection: sqlite3.Connection, key: int, *, is_better: bool) -> Page:
-    """The rollouts that show how a task changed: the worst on the side that is worse, the best on the other."""
+def _rows_of_change(connection: sqlite3.Connection, key: int, *, is_better: bool) -> Page:
+    """Return the rollouts that show how a task changed: the worst of the worse file, the best of the other."""
     orders = ("ASC", "DESC") if is_better else ("DESC", "ASC")
     scored = "rows WHERE task_key = ? AND reward IS NOT NULL"
     queries = (
@@ -376,7 +377,7 @@ def _telling_rows(connection: sqlite3.Connection, key: int, *, is_better: bool) 
 def _change_statistics(totals: tuple[Any, ...]) -> Page:
     count, up, down, first, second, change, squares = totals
     error = math.sqrt(max(0.0, squares - change * change) / (count - 1)) if count and count > 1 else 0.0
-    is_known = error > 1e-12  # not if all tasks differ equally
+    is_known = error > 1e-12  # unknown if all tasks differ equally
     return {
         "total": count,
         "up": up or 0,
@@ -394,7 +395,7 @@ MAX_HITS = 1000
 PROGRESS_BYTES = 1 << 28
 WAIT_S = 0.2
 _CONSTANTS = frozenset(("type", "object", "status", "role"))
-"""Fields whose values are words of the format, not of a message."""
+"""Fields whose values belong to the format, not to a message."""
 
 
 class Hit(NamedTuple):
@@ -406,11 +407,11 @@ class Hit(NamedTuple):
     match: str
     after: str
     values: int
-    """How many values of the row contain it."""
+    """Number of values of the row that contain it."""
 
 
 class Span(NamedTuple):
-    """The part of a file to search, and how much of it at a time."""
+    """The part of a file to search, and the chunk size."""
 
     start: int
     end: int
@@ -418,7 +419,7 @@ class Span(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a search has come."""
+    """Progress of a search."""
 
     searched_bytes: int
     total_bytes: int | None
@@ -429,7 +430,7 @@ class Progress(NamedTuple):
 def search(
     index: Index, text: str, *, is_cancelled: Callable[[], bool], chunk_bytes: int = CHUNK
 ) -> Iterator[Hit | Progress]:
-    """Hits as they are found, with progress between them. Follows an index that is being built to its end."""
+    """Yield hits as they are found, with progress between them. Waits for an index that is being built."""
     needles, position, reported, hits = spellings(text), 0, 0, 0
     while not is_cancelled() and hits < MAX_HITS:
         span = Span(position, index.indexed_bytes, chunk_bytes)
@@ -453,7 +454,7 @@ def search(
 
 
 def spellings(text: str) -> list[bytes]:
-    """The text as it may stand in a JSON string, in lower case."""
+    """Return the possible spellings of a text in a JSON string, in lower case."""
     forms = (json.dumps(text, ensure_ascii=escaped)[1:-1] for escaped in (False, True))
     lowered = (form.encode(errors="replace").lower() for form in forms)
     return list(dict.fromkeys(lowered))
@@ -462,7 +463,7 @@ def spellings(text: str) -> list[bytes]:
 def _candidates(
     source: Source, needles: list[bytes], span: Span, is_cancelled: Callable[[], bool]
 ) -> Iterator[tuple[int | None, int]]:
-    """Start and end of each line with a spelling in it; (None, position) after a chunk."""
+    """Yield the start and end of each line that contains a spelling, and (None, position) after each chunk."""
     overlap, position, end = max(map(len, needles)) - 1, span.start, span.end
     while position < end and not is_cancelled():
         chunk = source.read(position, min(span.chunk_bytes + overlap, end - position)).lower()
@@ -482,7 +483,7 @@ def _candidates(
 
 
 def _matches(chunk: bytes, needles: list[bytes]) -> Iterator[int]:
-    """Where the needles are, in order."""
+    """Yield the positions of the needles in order."""
     following = {needle: chunk.find(needle) for needle in needles}
     while found := {needle: at for needle, at in following.items() if at >= 0}:
         needle, at = min(found.items(), key=lambda item: item[1])
@@ -511,7 +512,7 @@ def _line_end(source: Source, offset: int, end: int) -> int:
 
 
 def _hit_in(index: Index, offset: int, length: int, text: str) -> Hit | None:
-    """The hit in a line, if one of its values really contains the text."""
+    """Return the hit in a line, if one of its values contains the text."""
     if length > MAX_PARSED_BYTES:
         return _whole_line_hit(index, offset, text, f" in a line of {length:,} bytes")
     try:
@@ -539,7 +540,7 @@ def _whole_line_hit(index: Index, offset: int, text: str, where: str) -> Hit | N
 
 
 def row_at(index: Index, offset: int) -> int | None:
-    """The number of the row that starts at an offset. Rows are in the order of their offsets."""
+    """Return the number of the row at an offset, by binary search."""
     low, high = 0, index.rows - 1
     with index.reading() as connection:
         while low <= high:
@@ -552,7 +553,7 @@ def row_at(index: Index, offset: int) -> int | None:
 
 
 def _strings(value: Any) -> Iterator[tuple[str, str]]:
-    """Every string in a value with its path. Without recursion: a record may be nested deeply."""
+    """Yield every string in a value with its path. Not recursive, since a record may be nested deeply."""
     stack: list[tuple[str, Any]] = [("", value)]
     while stack:
         path, item = stack.pop()

@@ -1,4 +1,4 @@
-"""One line of a JSONL file, of any kind: what the table shows of it, and the small fields that filters can use."""
+"""Describe one line of any JSONL file: its values for the table, and the small fields for filters."""
 
 import hashlib
 import json
@@ -11,32 +11,32 @@ import orjson
 from nemo_gym.common.words import json_type
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import CAUSES
-from nemo_gym.rollouts.types import METADATA_FIELDS, REPEAT_INDEX_KEY_NAME, parse_row_id, task_index_of
+from nemo_gym.llm_api.base import REQUIRED_TOKEN_METADATA_FIELDS
+from nemo_gym.rollouts.types import METADATA_FIELDS, REPEAT_INDEX_KEY_NAME, parse_row_key, task_index_of
 
 MAX_PARSED_BYTES = 32_000_000
-"""A longer line is not decoded: it is listed with its size and can be opened raw."""
+"""Maximum size of a decoded line. A longer one is listed with its size and can be opened raw."""
 MAX_FIELDS = 100
 MAX_FIELD_TEXT = 200
 MAX_DEPTH = 6
 MAX_LISTED = 20
-"""A list of words or numbers is a field, too: these many of them, as one text."""
+"""Items shown of a list of words or numbers, which is a field, as one text."""
 PREVIEW = 100
 SCORED, NO_REWARD, UNSCORED, INVALID, TOO_LARGE = "scored", "no reward", "row", "invalid", "too large"
 BOM = b"\xef\xbb\xbf"
-"""What some editors and tools put at the start of a UTF-8 file."""
+"""Byte order mark that some tools write at the start of a UTF-8 file."""
 _NOT_FIELDS = METADATA_FIELDS | frozenset(
     ("input", "output", "tools", "text", "object", "reward", TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME)
 )
-"""Conversations, constants, and what has a column of its own."""
+"""Conversations, constants, and values that are columns of the index."""
 _RESPONSE_FIELDS = ("model", "status", "incomplete_details", "usage", "metadata", "error")
 _MODEL_ITEMS = frozenset(("reasoning", "function_call"))
-_TOKEN_LISTS = frozenset(("prompt_token_ids", "generation_token_ids", "generation_log_probs"))
 
 Record = dict[str, Any]
 
 
 class Described(NamedTuple):
-    """What the index keeps of a line, apart from its place."""
+    """The values that the index keeps of a line."""
 
     outcome: str
     """`scored`, a cause of failure, `no reward` for a response without a finite one, `row` for a dataset row,
@@ -47,7 +47,7 @@ class Described(NamedTuple):
     task_key: int | None = None
     """The same for all repeats of a task: its index, or for records without one a hash of the prompt."""
     prompt_key: int | None = None
-    """The hash of the prompt, which files of different runs share."""
+    """The hash of the prompt, the same in files of different runs."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     turns: int | None = None
@@ -57,11 +57,11 @@ class Described(NamedTuple):
     prompt: str = ""
     answer: str = ""
     fields: Mapping[str, Any] = {}
-    """The other small values, nested ones under their path: `response.usage.total_tokens`."""
+    """Other small values, by path: `response.usage.total_tokens`."""
 
 
 def parse_line(line: bytes) -> Any:
-    """The value of a line. Also reads what `orjson` refuses: NaN, lone surrogates, invalid UTF-8."""
+    """Decode a line. Also accepts what `orjson` refuses: NaN, lone surrogates, invalid UTF-8."""
     line = line.removeprefix(BOM)
     try:
         return orjson.loads(line)
@@ -73,7 +73,7 @@ def parse_line(line: bytes) -> Any:
 
 
 def describe_line(line: bytes) -> Described:
-    """What the table shows of a line. Never raises: a line that is not a JSON object is listed as `invalid`."""
+    """Describe a line. Never raises: a line that is not a JSON object is `invalid`."""
     try:
         record = parse_line(line)
     except ValueError as error:
@@ -83,19 +83,18 @@ def describe_line(line: bytes) -> Described:
         return Described(INVALID, prompt=f"found {json_type(record)}, expected a JSON object")
     try:
         return describe(record)
-    except Exception as error:  # one odd record must not end the index of all the others
+    except Exception as error:  # one bad record must not stop the index
         return Described(INVALID, prompt=f"cannot be read: {error!r}"[:PREVIEW])
 
 
 def describe_large(end: bytes) -> Described:
-    """What the table shows of a line that is too long to be decoded, of which this is the end."""
-    row = parse_row_id(end)
-    task, repeat = (row.task_index, row.repeat_index) if row else (None, None)
+    """Describe a line that is too long to decode, from its end."""
+    task, repeat, _ = parse_row_key(end) or (None, None, "")
     return Described(TOO_LARGE, task=task, repeat=repeat, task_key=task)
 
 
 def describe(record: Record) -> Described:
-    """What the table shows of a record."""
+    """Describe a record."""
     row = failed_row(record) or record
     output = output_items(record)
     usage = _mapping(_mapping(record.get("response")).get("usage"))
@@ -121,7 +120,7 @@ def describe(record: Record) -> Described:
 
 
 def failed_row(record: Record) -> Record | None:
-    """The dataset row in the record of a failed attempt."""
+    """Return the dataset row in the record of a failed attempt."""
     row = record.get("row")
     return row if "cause" in record and isinstance(row, dict) else None
 
@@ -136,19 +135,19 @@ def outcome_of(record: Record) -> str:
 
 
 def participants_of(record: Record) -> dict[str, Record]:
-    """The conversations of a rollout besides the main one: of other policies, or of a simulated user."""
+    """Return the other conversations of a rollout: of other policies, or of a simulated user."""
     others = _mapping(_mapping(record.get("response")).get("participants"))
-    return {name: side for name, side in others.items() if isinstance(side, dict)}
+    return {name: other for name, other in others.items() if isinstance(other, dict)}
 
 
 def output_items(record: Record) -> list[Record]:
-    """The items that the model and its tools produced."""
+    """Return the output items of a response."""
     output = _mapping(record.get("response")).get("output")
     return [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
 
 
 def prompt_messages(row: Record) -> Iterator[tuple[str, str]]:
-    """Role and text of what the model was given: Responses `input`, or `messages` of a chat dataset."""
+    """Yield role and text of each prompt message: Responses `input`, or `messages` of a chat dataset."""
     params = _mapping(row.get("responses_create_params"))
     given = params.get("input", row.get("messages", row.get("prompt")))
     if isinstance(given, str):
@@ -159,27 +158,27 @@ def prompt_messages(row: Record) -> Iterator[tuple[str, str]]:
 
 
 def final_text(output: list[Record]) -> str:
-    """The last thing the model said."""
+    """Return the last text of the model."""
     texts = (_text(item.get("content")) for item in reversed(output) if item.get("type", "message") == "message")
     return next(filter(None, texts), "")
 
 
 def model_turns(output: list[Record]) -> int | None:
-    """How many times the model was called: items of one call follow each other."""
+    """Count the model calls. Items of one call follow each other."""
     by_model = [item.get("type") in _MODEL_ITEMS or item.get("role") == "assistant" for item in output]
     starts = (now and not before for before, now in zip([False, *by_model], by_model, strict=False))
     return sum(starts) if output else None
 
 
 def flat_fields(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The scalars of nested objects, each with its path, without conversations and tokens."""
+    """Yield the scalars of nested objects with their paths, without conversations and tokens."""
     for name, item in value.items():
         here = f"{path}.{name}" if path else name
         if isinstance(item, dict):
             if depth < MAX_DEPTH and here != "row.responses_create_params":
                 yield from flat_fields(_shown_fields(here, item), here, depth + 1)
         elif isinstance(item, list):
-            if name not in _NOT_FIELDS and name not in _TOKEN_LISTS:
+            if name not in _NOT_FIELDS and name not in REQUIRED_TOKEN_METADATA_FIELDS:
                 yield f"{here}.length", len(item)
                 if item and all(isinstance(each, str | int | float) for each in item[:MAX_LISTED]):
                     yield here, _small(", ".join(map(str, item[:MAX_LISTED])))
@@ -204,9 +203,18 @@ def _small(value: Any) -> Any:
     return str(value) if isinstance(value, int) and abs(value) >= 2**63 else value
 
 
+def encodable(text: str) -> str:
+    """Replace what UTF-8 cannot encode: lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text
+
+
 def _clean(text: str) -> str:
-    """Text that can be encoded: a lone surrogate cannot, and SQLite ends a text at NUL."""
-    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+    """Replace lone surrogates, and NUL, which ends a text in SQLite."""
+    return encodable(text).replace("\0", "\ufffd")
 
 
 def _preview(text: str) -> str:
@@ -214,7 +222,7 @@ def _preview(text: str) -> str:
 
 
 def _text(content: Any) -> str:
-    """The text of a message's content, which is a text or a list of parts."""
+    """Return the text of a message's content, which is a text or a list of parts."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else ()
@@ -228,7 +236,7 @@ def _last_text(messages: list[tuple[str, str]]) -> str:
 
 def _hash_prompt(messages: list[tuple[str, str]]) -> int:
     digest = hashlib.blake2b("\0".join(map("\1".join, messages)).encode(errors="replace"), digest_size=8).digest()
-    return -(int.from_bytes(digest) >> 2) - 1  # negative, so that it is never the index of a task
+    return -(int.from_bytes(digest) >> 2) - 1  # negative, so that it is never a task index
 
 
 def _generated(output: list[Record]) -> int | None:

@@ -1,18 +1,23 @@
-"""The viewer's JSON API and page, and the command that serves them until it is interrupted."""
+"""The viewer's JSON API and page, the files that it shows and the live runs of this user, and the command that serves
+them until it is interrupted."""
 
 import asyncio
 import contextlib
 import functools
 import logging
+import os
 import secrets
+import shlex
 import socket
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 from urllib.parse import parse_qs, quote
 
 import orjson
@@ -23,13 +28,216 @@ from nemo_gym.common.paths import find
 from nemo_gym.common.statistics import PASS_THRESHOLD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, GymError, PortError
+from nemo_gym.llm_api.stored_tokens import encode_stored
+from nemo_gym.rollouts.live import live_folder
+from nemo_gym.rollouts.resume import read_manifest
+from nemo_gym.rollouts.store import failures_path, journal_path
 from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body
 from nemo_gym.server.request_checks import ServerLimits, check_json, check_origin, check_token, is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serve_until_interrupted
-from nemo_gym.viewer import display, live, queries
-from nemo_gym.viewer.files import Files, QueryTimeoutError
+from nemo_gym.training.token_file import ARROW, PARQUET, token_records
+from nemo_gym.viewer import display, queries
+from nemo_gym.viewer.display import NoSuchRowError
 from nemo_gym.viewer.index import Index
 from nemo_gym.viewer.queries import FilterError, search
+
+logger = logging.getLogger(__name__)
+
+
+ASK_TIMEOUT_S = 5.0
+
+
+class LiveRun:
+    """One collection in progress."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        found = orjson.loads(place.read_bytes())
+        self.pid, self._port, self._token = found["pid"], found["port"], found["token"]
+
+    @property
+    def id(self) -> str:
+        return self.place.stem
+
+    async def status(self) -> dict[str, Any] | None:
+        """Return what the collector reports. None if it has ended."""
+        try:
+            found = await self._ask({})
+        except (OSError, TimeoutError, ValueError):
+            return None
+        return {"id": self.id, **found}
+
+    async def cancel(self, number: int) -> bool:
+        """Cancel a rollout. Return False if it, or the collection, has already ended."""
+        try:
+            return bool((await self._ask({"cancel": number})).get("cancelled"))
+        except TimeoutError as error:
+            raise GymError(f"The collection did not answer within {ASK_TIMEOUT_S:g} s. Try again.") from error
+        except (OSError, ValueError):
+            return False
+
+    async def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            with contextlib.closing(writer):
+                writer.write(orjson.dumps({"token": self._token, **what}) + b"\n")
+                found: dict[str, Any] = orjson.loads(await reader.read())
+        if "error" in found:
+            raise ValueError(found["error"])
+        return found
+
+
+def find_runs() -> list[LiveRun]:
+    """Return the running collections of this user. Files of killed ones are removed."""
+    found = []
+    for place in sorted(live_folder().glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            run = LiveRun(place)
+            if _is_alive(run.pid):
+                found.append(run)
+            else:
+                place.unlink(missing_ok=True)
+    return found
+
+
+async def statuses(runs: list[LiveRun]) -> list[dict[str, Any]]:
+    """Return the status of each run that has not ended."""
+    return [status for status in await asyncio.gather(*(run.status() for run in runs)) if status is not None]
+
+
+async def cancel_rollout(runs: list[LiveRun], body: bytes) -> dict[str, Any]:
+    """Cancel the rollout that the page names: `{"run": id, "number": number}`."""
+    try:
+        asked = orjson.loads(body)
+        run_id, number = asked["run"], asked["number"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError("The request does not name a run and the number of a rollout.") from error
+    run = next((run for run in runs if run.id == run_id), None)
+    return {"cancelled": run is not None and isinstance(number, int) and await run.cancel(number)}
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+QUERY_TIMEOUT_S = 60.0
+_CHECK_EVERY = 20_000
+"""SQLite operations between checks of the time limit."""
+MAX_FILES = 30
+"""Maximum files of a folder, newest first."""
+_ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+T = TypeVar("T")
+
+
+class QueryTimeoutError(GymError):
+    """A query on a very large file took too long."""
+
+
+class Files:
+    """The opened files, in the order of the command line. Failures beside an output are opened with it."""
+
+    def __init__(self, paths: Iterable[str | Path]) -> None:
+        self._lock = threading.Lock()
+        self._indexes: list[Index] = []
+        self._failures_of: dict[int, int] = {}
+        self._converted = tempfile.TemporaryDirectory()
+        """For the rollouts of token files."""
+        try:
+            for file in dict.fromkeys(file for path in paths for file in _files_at(path)):
+                self._indexes.append(Index(self._lines_of(file)))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def close(self) -> None:
+        for index in self._indexes:
+            index.close()
+        self._converted.cleanup()
+
+    def _lines_of(self, file: Path) -> Path:
+        """The file, or the rollouts of a file of tokens as lines."""
+        if file.suffix not in (ARROW, PARQUET):
+            return file
+        lines = Path(self._converted.name) / f"{len(self._indexes)}_{file.name}.jsonl"
+        with lines.open("wb") as written:
+            written.writelines(encode_stored(record) + b"\n" for record in token_records(file))
+        return lines
+
+    def index(self, number: int) -> Index:
+        if not 0 <= number < len(self._indexes):
+            raise NoSuchRowError(f"There is no file {number}; the viewer has {len(self._indexes)} files.")
+        return self._indexes[number]
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Name and progress of each file."""
+        self._add_failures()
+        is_one_folder = len({index.path.parent for index in self._indexes}) == 1
+        return [
+            {
+                "id": number,
+                "name": index.path.name if is_one_folder else f"{index.path.parent.name}/{index.path.name}",
+                "path": str(index.path),
+                "failures": self._failures_of.get(number),
+                **index.progress(),
+            }
+            for number, index in enumerate(self._indexes)
+        ]
+
+    def query(self, number: int, ask: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query on the index of a file. Raises QueryTimeoutError if it takes too long."""
+        until = time.monotonic() + QUERY_TIMEOUT_S
+        with self.index(number).reading() as connection:
+            connection.set_progress_handler(lambda: time.monotonic() > until, _CHECK_EVERY)
+            try:
+                return ask(connection)
+            except sqlite3.OperationalError as error:
+                if "interrupt" not in str(error):
+                    raise
+                raise QueryTimeoutError(f"The query took longer than {QUERY_TIMEOUT_S:g} s. Narrow it.") from error
+
+    def _add_failures(self) -> None:
+        """Open the failures beside an output. They may appear during a run."""
+        with self._lock:
+            for number, index in list(enumerate(self._indexes)):
+                path = failures_path(index.path)
+                if number in self._failures_of or not path.is_file():
+                    continue
+                known = {each.path: place for place, each in enumerate(self._indexes)}
+                if path not in known:
+                    self._indexes.append(Index(path))
+                self._failures_of[number] = known.get(path, len(self._indexes) - 1)
+
+
+_BESIDE_OUTPUTS = ("_failures", "_journal", "_materialized_inputs")
+"""Suffixes of the files that a collection writes beside its rollouts."""
+
+
+def _files_at(path: str | Path) -> list[Path]:
+    """Return the file, or the newest outputs in a folder and its subfolders."""
+    place = find(path, what="file of rollouts").absolute()
+    if not place.is_dir():
+        return [place]
+    found = [file for pattern in ("*", "*/*") for file in place.glob(pattern) if file.name.endswith(_ENDINGS)]
+    outputs = [file for file in found if file.is_file() and not file.stem.endswith(_BESIDE_OUTPUTS)]
+    if not outputs:
+        raise ConfigError(f"{place} has no rollouts: neither it nor a folder in it has a .jsonl file.")
+    return sorted(outputs, key=lambda file: -file.stat().st_mtime)[:MAX_FILES]
+
 
 STATIC = Path(__file__).parent / "static"
 _TYPES = {
@@ -41,13 +249,14 @@ _TYPES = {
 
 
 def load_assets() -> dict[str, tuple[bytes, bytes]]:
-    """Content type and content of each path. Only these paths exist, so none leads out of the folder."""
+    """Return the content type and content of each path. Only these paths exist, so none can lead outside the
+    folder."""
     found = {f"/{path.name}": (_TYPES[path.suffix], path.read_bytes()) for path in STATIC.iterdir() if path.is_file()}
     return {**found, "/": found["/index.html"]}
 
 
 def content_security_policy() -> bytes:
-    """No script, style or connection but our own; no inline script or style; images from records only as data.
+    """Return the CSP: only our own scripts, styles and connections, nothing inline, images of records only as data.
 
     `require-trusted-types-for` makes the browser itself refuse to parse text as HTML."""
     rules = (
@@ -56,10 +265,6 @@ def content_security_policy() -> bytes:
     )
     return "; ".join(rules).encode()
 
-
-T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 PAGE = 100
 ROW_WAIT_S = 10.0
@@ -108,7 +313,7 @@ class Query:
         return [word for word in self._values.get(name, []) if word][:20]
 
     def path(self, name: str) -> display.Path:
-        """A JSON list of keys and indices."""
+        """Return a path: a JSON list of keys and indices."""
         try:
             found = orjson.loads(self.text(name) or b"[]")
         except ValueError as error:
@@ -119,7 +324,7 @@ class Query:
 
 
 class ViewerApp:
-    """Answers the page's requests from the indexes of some files."""
+    """The ASGI app: answers the page's requests from the indexes of the files."""
 
     def __init__(
         self,
@@ -134,7 +339,7 @@ class ViewerApp:
         self._assets = load_assets()
         self._threads = ThreadPoolExecutor(THREADS, "viewer")
         self._pages: dict[str, Callable[[Query], Any]] = {
-            "/api/files": lambda _query: {"files": files.listing(), "live": bool(live.find_runs())},
+            "/api/files": lambda _query: {"files": files.listing(), "live": bool(find_runs())},
             "/api/rows": self._rows,
             "/api/fields": lambda query: files.query(query.number("file"), queries.fields),
             "/api/summary": self._summary,
@@ -184,18 +389,18 @@ class ViewerApp:
         if method == "GET" and path in self._streams:
             return await self._streams[path](Query(scope), receive, send)
         if method == "GET" and path == "/api/live":
-            return await _send_json(send, {"runs": await live.statuses(live.find_runs())})
+            return await _send_json(send, {"runs": await statuses(find_runs())})
         if method == "POST" and path == "/api/live/cancel":
             check_json(headers)
             body = await read_body(limit_body(receive, MAX_BODY))
-            return await _send_json(send, await live.cancel(live.find_runs(), body))
+            return await _send_json(send, await cancel_rollout(find_runs(), body))
         raise RefusedError(404, "Not Found")
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(function, *args))
 
     def _query_all(self, number: int, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of a query on all rows of a file. A file of usual size is waited for until it is indexed."""
+        """Run a query on all rows of a file. Waits a moment for the index, which is enough for files of usual size."""
         self._files.index(number).wait_for(sys.maxsize, timeout_s=FIRST_PAGE_WAIT_S)
         return self._files.query(number, ask)
 
@@ -215,10 +420,10 @@ class ViewerApp:
 
     def _summary(self, query: Query) -> Any:
         number = query.number("file")
-        figures = functools.partial(
+        query_statistics = functools.partial(
             queries.summary, where=query.text("where"), pass_threshold=query.real("pass_threshold", 1.0)
         )
-        return {**self._query_all(number, figures), "progress": self._files.index(number).progress()}
+        return {**self._query_all(number, query_statistics), "progress": self._files.index(number).progress()}
 
     def _tasks(self, query: Query) -> Any:
         page = functools.partial(
@@ -233,11 +438,12 @@ class ViewerApp:
 
     def _row(self, query: Query) -> Any:
         number, row = query.number("file"), query.number("row")
-        found = display.row_view(self._index_of_row(query), row)
+        index = self._index_of_row(query)
+        found = {**display.row_view(index, row), "fork": _fork_command(index.path, row)}
         return {**found, **self._files.query(number, functools.partial(queries.neighbours, row=row))}
 
     def _index_of_row(self, query: Query) -> Index:
-        """Somebody may open the link to a row before it is indexed."""
+        """Return the index after waiting for the row: its link may be opened before it is indexed."""
         index = self._files.index(query.number("file"))
         index.wait_for(query.number("row") + 1, timeout_s=ROW_WAIT_S)
         return index
@@ -264,7 +470,7 @@ class ViewerApp:
         return {**self._files.query(first, page), "by_prompt": has_gaps}
 
     async def _search(self, query: Query, receive: Receive, send: Send) -> None:
-        """Hits and progress, a JSON object on each line, until the client has seen enough and disconnects."""
+        """Stream hits and progress as JSON lines, until the end or until the client disconnects."""
         text = query.text("text")
         if not 0 < len(text) <= MAX_SEARCH:
             raise FilterError(f"The text to search for has {len(text)} characters; expected 1 to {MAX_SEARCH}.")
@@ -281,7 +487,7 @@ class ViewerApp:
             watching.cancel()
 
     async def _raw(self, query: Query, _receive: Receive, send: Send) -> None:
-        """A row or one value of it in full, as plain text."""
+        """Send a complete row, or one of its values, as plain text."""
         index, row, path = self._files.index(query.number("file")), query.number("row"), query.path("path")
         if path:
             body = await self._in_thread(display.raw_value, index, row, path)
@@ -295,6 +501,18 @@ class ViewerApp:
             chunk = await self._in_thread(index.source.read, start, min(RAW_CHUNK, sum(place) - start))
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _fork_command(output: Path, row: int) -> str | None:
+    """The command that runs a rollout again, without its step. None if its calls were not stored."""
+    if not journal_path(output).is_file():
+        return None
+    arguments: list[str] = []
+    with contextlib.suppress(ConfigError):  # it cannot be read
+        manifest = read_manifest(output)
+        arguments = manifest.command[1:] if manifest is not None else []
+    given = [each for each in arguments if each.lstrip("+").startswith("config_paths=")]
+    return shlex.join(["ng_fork", *given, f"+rollouts_jsonl_fpath={output}", f"+row={row}"])
 
 
 def _next(iterator: Iterator[Any]) -> Any:
@@ -384,60 +602,13 @@ class ViewerConfig(CommandConfig):
     """With text: minimum reward that counts as a pass."""
 
 
-FILE_NAME = "tokenizer.json"
-
-
-def read_vocabulary(path: str) -> Mapping[int, str]:
-    """The text of each token id of a `tokenizer.json`, or of the one in a folder."""
-    place = find(path, what="tokenizer")
-    file = place / FILE_NAME if place.is_dir() else place
-    try:
-        found = orjson.loads(file.read_bytes())
-        vocabulary = _vocabulary_of(found["model"]["vocab"])
-        special = {int(token["id"]): str(token["content"]) for token in found.get("added_tokens") or ()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file} is not a {FILE_NAME} with a vocabulary: {error!r}.") from error
-    is_byte_level = any(token.startswith("Ġ") for token in vocabulary.values())
-    decode = _from_bytes if is_byte_level else _from_pieces
-    return {**{number: decode(token) for number, token in vocabulary.items()}, **special}
-
-
-def _vocabulary_of(found: Any) -> dict[int, str]:
-    """BPE and WordPiece have an object of ids, Unigram a list of tokens with scores."""
-    if isinstance(found, list):
-        return {number: str(token) for number, (token, _score) in enumerate(found)}
-    return {int(number): str(token) for token, number in found.items()}
-
-
-def _from_bytes(token: str) -> str:
-    """A token of a byte-level vocabulary, in which every byte is written as a visible character."""
-    table = _bytes_of_characters()
-    if not all(character in table for character in token):
-        return token
-    return bytes(table[character] for character in token).decode(errors="replace")
-
-
-def _from_pieces(token: str) -> str:
-    if len(token) == 6 and token.startswith("<0x"):  # a single byte
-        return bytes([int(token[3:5], 16)]).decode(errors="replace")
-    return token.replace("▁", " ")
-
-
-@cache
-def _bytes_of_characters() -> dict[str, int]:
-    """The table of GPT-2: printable Latin-1 stands for itself, other bytes for characters from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {**{chr(byte): byte for byte in printable}, **{chr(0x100 + n): byte for n, byte in enumerate(others)}}
-
-
 async def serve_viewer(
     config: ViewerConfig, *, limits: ServerLimits, run_token: str | None, announce: Callable[[list[str]], None]
 ) -> None:
     """Serve the page; `announce` gets its addresses as soon as it can be opened: one for this machine and, if it
     listens on all of them, one for others."""
     token = run_token or (None if is_loopback(config.server_host) else secrets.token_urlsafe(24))
-    vocabulary = None if config.tokenizer is None else read_vocabulary(config.tokenizer)
+    vocabulary = None if config.tokenizer is None else display.read_vocabulary(config.tokenizer)
     with contextlib.closing(_bind(config)) as listening, Files(config.jsonl_fpath) as files:
         app = ViewerApp(files, token=token, allowed_hosts=limits.allowed_hosts, vocabulary=vocabulary)
         port = listening.getsockname()[1]

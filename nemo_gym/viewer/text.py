@@ -14,13 +14,12 @@ from nemo_gym.common.redaction import one_line, printable
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.viewer import queries
 from nemo_gym.viewer.display import RecordView, read_row
-from nemo_gym.viewer.files import Files
 from nemo_gym.viewer.queries import Hit, search
 from nemo_gym.viewer.records import failed_row, output_items, parse_line, participants_of
-from nemo_gym.viewer.server import ViewerConfig
+from nemo_gym.viewer.server import Files, ViewerConfig
 
 WIDTH = 100
-"""Columns of the table, if no terminal says how many it has."""
+"""Width of the table outside of a terminal."""
 BAR = 40
 INDEX_TIMEOUT_S = 7 * 86400.0
 MAX_VALUE = 20_000
@@ -38,7 +37,7 @@ _COLUMNS = {
 
 
 def text_report(config: ViewerConfig) -> Iterator[str]:
-    """What `--text` prints, line by line, without control characters."""
+    """Yield the lines that `--text` prints, without control characters."""
     with Files(config.jsonl_fpath) as files:
         shown = [number for number in range(len(files)) if files.listing()]
         for number in shown:
@@ -56,11 +55,11 @@ def text_report(config: ViewerConfig) -> Iterator[str]:
             if config.search is not None:
                 yield from _hits(files, number, config)
             else:
-                yield from _figures(files, number, config)
+                yield from _statistics(files, number, config)
                 yield from _rows(files, number, config)
 
 
-def _figures(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
+def _statistics(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
     summary = partial(queries.summary, where=config.where, pass_threshold=config.pass_threshold)
     found = files.query(number, summary)
     if found["outcomes"]:
@@ -98,15 +97,15 @@ def _rows(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
 
 
 def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """The columns in which some row has a value, and of the prompt what fits beside them."""
+    """Yield a table of the columns that have values, and as much of the prompt as fits."""
     used = {title: name for title, name in _COLUMNS.items() if any(row[name] is not None for row in rows)}
     cells = [[_shown(row[name]) for name in used.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(list(used), *cells, strict=True)]
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    room = max(20, columns - sum(widths) - 2 * len(widths))
+    prompt_width = max(20, columns - sum(widths) - 2 * len(widths))
     for line, prompt in zip([list(used), *cells], ["prompt", *(row["prompt"] for row in rows)], strict=True):
         placed = (f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True))
-        yield "  ".join([*placed, shorten(prompt, room)]) if rows else "no rows"
+        yield "  ".join([*placed, shorten(prompt, prompt_width)]) if rows else "no rows"
 
 
 def _hits(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
@@ -127,14 +126,14 @@ def _row(line: bytes) -> Iterator[str]:
 
 
 def _conversation(record: Any) -> Iterator[str]:
-    """A record as text: its messages, those of the other participants, then its other fields."""
+    """Yield a record as text: its messages, those of other participants, then its other fields."""
     if not isinstance(record, dict):
         yield str(record)
         return
     yield from _items(failed_row(record) or record, record)
-    for name, side in participants_of(record).items():
+    for name, other in participants_of(record).items():
         yield f"════ the conversation of {name} ════\n"
-        yield from _items(side, side)
+        yield from _items(other, other)
     ends = record.get("response")
     if isinstance(ends, dict):
         yield from (f"response.{name}: {_text(ends[name])}" for name in _ENDS if ends.get(name) is not None)
@@ -146,7 +145,7 @@ def _conversation(record: Any) -> Iterator[str]:
 
 
 def _items(row: dict[str, Any], record: dict[str, Any]) -> Iterator[str]:
-    """The prompt of a row or of a participant, and all that followed."""
+    """Yield the prompt of a row or of a participant, and the output items."""
     params = row.get("responses_create_params")
     given = params.get("input") if isinstance(params, dict) else row.get("messages")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given or []

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from nemo_gym.answers import LONG_TEXT, first_part_of_last_item
+from nemo_gym.answers import first_part_of_last_item
 from nemo_gym.base_resources_server import BaseResourcesServerConfig, BaseVerifyRequest, SimpleResourcesServer
-from nemo_gym.compute import Compute, LimitExceededError
+from nemo_gym.compute import Compute
 from nemo_gym.llm_api.builders import message
 from resources_servers.calendar.schedule import MOST_SEARCHED, scheduled
 from resources_servers.calendar.state import checked_event, is_expected
@@ -28,18 +28,17 @@ class CalendarResourcesServer(SimpleResourcesServer):
 
     async def verify(self, body: CalendarVerifyRequest, compute: Compute) -> float:
         text = first_part_of_last_item(body.response)
-        if len(text) <= LONG_TEXT:
-            return float(is_expected(text, body.exp_cal_state))
-        try:
-            timeout_s = self.config.check_timeout_s
-            return float(await compute.run(is_expected, text, body.exp_cal_state, timeout_s=timeout_s))
-        except LimitExceededError:
-            return 0.0
+        timeout_s = self.config.check_timeout_s
+        return float(
+            await compute.run_if_long(is_expected, text, body.exp_cal_state, timeout_s=timeout_s, on_limit=False)
+        )
 
     @classmethod
     def check_row(cls, row: dict[str, Any]) -> None:
         """Refuse a day without a place for everything, or with events under other ids than their own."""
         events = row["exp_cal_state"]
+        if not events:
+            raise ValueError("exp_cal_state is empty: every text without a calendar would be right")
         for key, event in events.items():
             if str(event.get("event_id", key)) != key:
                 raise ValueError(f"the event of {key!r} in `exp_cal_state` has the event_id {event['event_id']!r}")

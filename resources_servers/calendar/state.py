@@ -2,25 +2,20 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from nemo_gym.answers import THOUGHT_TAGS, is_denied, without_thinking
-from nemo_gym.common.markup import without_comments
+from nemo_gym.answers import Declaration, final_declaration, shown
 from resources_servers.calendar.times import Window, minutes_of, window_of
 
 Event = Mapping[str, Any]
 
+MAX_LISTS = 8
+"""How many of the last lists are read."""
+
 _LIST = re.compile(r"\[\s*\{")
-_THOUGHT = re.compile(rf"<(?:{'|'.join(THOUGHT_TAGS)})[\s>]", re.IGNORECASE)
-_FENCE = re.compile(r"```\w*\s*$|^\s*```")
-_REFUSED_BEFORE = re.compile(r"\bnot\s+(?:like\s+)?(?:this|that|these|the\s+following)\b[^.\n]{0,40}$", re.IGNORECASE)
-_REFUSED_AFTER = re.compile(
-    r"\b(?:this|that|the|my)\s+(?:\w+\s+)?(?:calendar|list|schedule|plan)\s+(?:above\s+)?(?:is|was)\s+(?:\w+ly\s+)?"
-    r"(?:wrong|incorrect|invalid|false|not\s+(?:right|correct|valid))\b",
-    re.IGNORECASE,
-)
 _EMPTY_LIST = re.compile(r"(?<![-*+]\s)\[\s*\]")
 """Not the box of a task in a Markdown list."""
 
@@ -37,8 +32,8 @@ def checked_event(event: dict[str, Any]) -> dict[str, Any]:
 
 def is_expected(text: str, expected: Mapping[str, Event]) -> bool:
     """True if the final list of the reply shows the expected events, none overlapping, each within its constraint."""
-    answer = without_comments(without_thinking(text))
-    if not answer.strip() or _THOUGHT.search(text):
+    answer = shown(text)
+    if not answer.strip():
         return False
     try:
         entries = final_list(answer)
@@ -50,27 +45,30 @@ def is_expected(text: str, expected: Mapping[str, Event]) -> bool:
 def final_list(text: str) -> list[Any]:
     """Return the last list of objects, or an empty list if there is none or an empty one follows.
 
-    One that is not valid JSON, such as a list that is not finished, or that the text calls wrong raises a ValueError.
-    No earlier list is tried.
+    Raises a ValueError if it is not valid JSON, such as a list that is not finished, if it is one of several, or if
+    the text negates or withdraws it. No earlier list is tried.
     """
-    starts = [match.start() for match in _LIST.finditer(text)]
-    if not starts:
+    lists = list(_lists(text))
+    if not lists:
         return []
-    entries, end = json.JSONDecoder().raw_decode(text, starts[-1])
-    if _is_refused(text[: starts[-1]], text[end:]):
-        raise ValueError("the text says that its calendar is wrong")
-    return [] if _EMPTY_LIST.search(text, end) else list(entries)
+    final = final_declaration(text, lists)
+    if final is None or final.end != lists[-1].end:
+        raise ValueError("the text negates or withdraws its calendar")
+    entries = json.loads(final.content)
+    return [] if _EMPTY_LIST.search(text, final.end) else list(entries)
 
 
-def _is_refused(before: str, after: str) -> bool:
-    """True if what is around a list says that it is wrong."""
-    before, after = (_FENCE.sub("", part).strip() for part in (before[-200:], after))
-    start = len(before) + 1
-    return bool(
-        _REFUSED_BEFORE.search(before)
-        or _REFUSED_AFTER.search(after)
-        or is_denied(f"{before} [] {after}", start, start + 2)
-    )
+def _lists(text: str) -> Iterator[Declaration]:
+    """The last lists that are not within others. One that is no JSON has no content."""
+    end = 0
+    for match in deque(_LIST.finditer(text), MAX_LISTS):
+        if match.start() >= end:
+            try:
+                _, end = json.JSONDecoder().raw_decode(text, match.start())
+            except (ValueError, RecursionError):
+                end = match.end()
+            content = text[match.start() : end]
+            yield Declaration(match.start(), end, content)
 
 
 def fits(entries: Sequence[Event], expected: Mapping[str, Event]) -> bool:

@@ -12,7 +12,7 @@ from nemo_gym.answers import joined_text
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
-    BaseVerifyResponse,
+    Score,
     SimpleResourcesServer,
 )
 from nemo_gym.compute import Compute
@@ -51,15 +51,6 @@ class CodeGenVerifyRequest(BaseVerifyRequest):
     verifier_metadata: VerifierMetadata
 
 
-class CodeGenVerifyResponse(BaseVerifyResponse):
-    extracted_model_output: str | None = None
-    extracted_model_code: str | None = None
-    result: list[bool | int] | None = None
-    """True for each test passed, then at most one code: -2 wrong, -3 late, -4 failed."""
-    metadata: dict[str, Any] | None = None
-    unit_tests_time_taken: float | None = None
-
-
 class CodeGenResourcesServer(SimpleResourcesServer):
     config: CodeGenResourcesServerConfig
 
@@ -78,16 +69,16 @@ class CodeGenResourcesServer(SimpleResourcesServer):
         async with SandboxPool(provider, warm=self.config.warm_sandboxes, session=False) as self._pool:
             yield
 
-    async def verify(self, body: CodeGenVerifyRequest, compute: Compute) -> CodeGenVerifyResponse:
+    async def verify(self, body: CodeGenVerifyRequest, compute: Compute) -> Score:
+        """`result` has True for each test passed, then at most one code: -2 wrong, -3 late, -4 failed."""
         text = joined_text(body.response)
         code = extract_code(text)
         if code is None:
-            return _response(body, extracted_model_output=text if text.strip() else None)
+            return _score(0.0, extracted_model_output=text if text.strip() else None)
         started = time.monotonic()
         report = await self._report(code, body.verifier_metadata.unit_tests, compute)
-        return _response(
-            body,
-            reward=float(all(outcome is True for outcome in report.result)),
+        return _score(
+            float(all(outcome is True for outcome in report.result)),
             extracted_model_output=text,
             extracted_model_code=code,
             result=report.result,
@@ -111,7 +102,20 @@ class CodeGenResourcesServer(SimpleResourcesServer):
             await asyncio.shield(self._pool.release(sandbox))
 
 
-def _response(body: CodeGenVerifyRequest, *, reward: float = 0.0, **fields: Any) -> CodeGenVerifyResponse:
-    return CodeGenVerifyResponse(
-        responses_create_params=body.responses_create_params, response=body.response, reward=reward, **fields
+def _score(
+    reward: float,
+    *,
+    extracted_model_output: str | None,
+    extracted_model_code: str | None = None,
+    result: list[bool | int] | None = None,
+    metadata: dict[str, Any] | None = None,
+    unit_tests_time_taken: float | None = None,
+) -> Score:
+    return Score(
+        reward,
+        extracted_model_output=extracted_model_output,
+        extracted_model_code=extracted_model_code,
+        result=result,
+        metadata=metadata,
+        unit_tests_time_taken=unit_tests_time_taken,
     )

@@ -16,7 +16,7 @@ from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.sandbox import ExecResult, SandboxError, SandboxProcess
 
 WRONG, LATE, FAILED, HUNG = -2, -3, -4, -1
-FENCE = "```"
+FENCE, OTHER_FENCE = "```", "~~~"
 SHOWN_CHARS = 300
 MEMORY_MB = 4096
 MAX_EXPECTED_BYTES = 8 * 2**20
@@ -115,8 +115,9 @@ class UnitTests(BaseModel):
             raise ValueError(f"An output is longer than {MAX_EXPECTED_BYTES:,} bytes, which are compared at most.")
         if self.fn_name is not None:
             self._check_values(self.fn_name)
-        elif not any(output.strip() for output in self.outputs):
-            raise ValueError("All outputs are blank, so a program that does nothing would pass.")
+        nothing = "" if self.fn_name is None else "null"
+        if all(output.strip() == nothing for output in self.outputs):
+            raise ValueError("All outputs are blank or null, so a program that does nothing would pass.")
         return self
 
     def _check_values(self, function: str) -> None:
@@ -149,9 +150,11 @@ class Failure(NamedTuple):
 
 def extract_code(text: str) -> str | None:
     """The lines between the last two lines with a fence, thoughts aside; None if there is nothing between, or no such
-    lines, or they are in an HTML comment."""
+    lines, or they are in an HTML comment. If no line has three backticks, those that start with `~~~` are fences."""
     lines = without_thinking(text).split("\n")
     fences = [number for number, line in enumerate(lines) if FENCE in line]
+    if not fences:
+        fences = [number for number, line in enumerate(lines) if line.lstrip().startswith(OTHER_FENCE)]
     if len(fences) < 2:
         return None
     blocks = zip(fences[:-2:2], fences[1:-2:2], strict=False)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from pydantic import PrivateAttr
 
 from nemo_gym import ServerClient
-from nemo_gym.answers import is_blank, last_text, without_thinking
-from nemo_gym.base_resources_server import BaseVerifyResponse, SimpleResourcesServer
+from nemo_gym.answers import is_blank, last_text, shown
+from nemo_gym.base_resources_server import Score, SimpleResourcesServer
 from nemo_gym.compute import Compute, LimitExceededError
 from nemo_gym.judge import Judge, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
 from resources_servers.equivalence_llm_judge.config import EquivalenceConfig
@@ -16,20 +16,6 @@ from resources_servers.equivalence_llm_judge.rows import EquivalenceVerifyReques
 
 _EMPTY_MARKUP = re.compile(r"!?\[\s*\]\([^()\s]*\)|\u2800")
 """Links and pictures without words, and the blank of Braille."""
-
-
-class EquivalenceVerifyResponse(BaseVerifyResponse):
-    expected_answer: str
-    judge_evaluations: list[JudgeEvaluation]
-
-    judge_failure: str | None
-    """`no_label` if a reply of the judge had no label, or the kind of failure that `judge_failure_reward` scored."""
-
-    timed_out: bool
-    """The regex exceeded its time limit on the reply."""
-
-    too_long: bool
-    """The reply is longer than `max_answer_chars`."""
 
 
 class _Case(NamedTuple):
@@ -65,27 +51,25 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
     def check_row(cls, row: dict[str, Any]) -> None:
         """Refuse a row without a gold answer: the judge would compare with nothing."""
         given = row.get("expected_answer") or (row.get("metadata") or {}).get("expected_answer")
-        if given is None or says_nothing(without_thinking(str(given))):
+        if given is None or isinstance(given, list | dict | bool) or says_nothing(shown(str(given))):
             raise ValueError("there is no expected_answer, neither in the row nor in its metadata")
 
-    async def verify(
-        self, body: EquivalenceVerifyRequest, client: ServerClient, compute: Compute
-    ) -> EquivalenceVerifyResponse:
-        reply = without_thinking(last_text(body.response)).strip()
+    async def verify(self, body: EquivalenceVerifyRequest, client: ServerClient, compute: Compute) -> Score:
+        reply = shown(last_text(body.response)).strip()
         if len(reply) > self.config.max_answer_chars:
-            return _response(body, 0.0, [], too_long=True)
+            return _score(body, 0.0, [], too_long=True)
         if says_nothing(reply):
-            return _response(body, 0.0, [])
+            return _score(body, 0.0, [])
         question = await self._part(body.question(), self.config.question_extract_regex, compute)
         try:
             case = await self._case(body, question, reply, compute)
         except LimitExceededError:
-            return _response(body, 0.0, [], timed_out=True)
+            return _score(body, 0.0, [], timed_out=True)
         verdicts: list[Verdict] = []
         try:
-            return _response(body, await self._reward(case, client, verdicts), verdicts)
+            return _score(body, await self._reward(case, client, verdicts), verdicts)
         except JudgeError as error:
-            return _response(body, self._judge.failure_reward(error), verdicts, judge_failure=error.code)
+            return _score(body, self._judge.failure_reward(error), verdicts, judge_failure=error.code)
 
     async def _case(self, body: EquivalenceVerifyRequest, question: str, reply: str, compute: Compute) -> _Case:
         expected, longest = body.gold_answer(), self.config.extraction_length_threshold
@@ -128,7 +112,7 @@ def says_nothing(text: str) -> bool:
     return is_blank(_EMPTY_MARKUP.sub("", text))
 
 
-def _response(
+def _score(
     body: EquivalenceVerifyRequest,
     reward: float,
     verdicts: list[Verdict],
@@ -136,11 +120,9 @@ def _response(
     judge_failure: str | None = None,
     timed_out: bool = False,
     too_long: bool = False,
-) -> EquivalenceVerifyResponse:
-    return EquivalenceVerifyResponse(
-        responses_create_params=body.responses_create_params,
-        response=body.response,
-        reward=reward,
+) -> Score:
+    return Score(
+        reward,
         expected_answer=body.gold_answer(),
         judge_evaluations=[JudgeEvaluation.of(verdict) for verdict in verdicts],
         judge_failure=judge_failure or missing_label(verdicts),

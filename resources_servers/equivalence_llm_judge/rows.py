@@ -3,7 +3,7 @@
 from typing import Any
 
 from nemo_gym.base_resources_server import BaseVerifyRequest
-from nemo_gym.llm_api.responses import NeMoGymEasyInputMessage
+from nemo_gym.participants import message_text
 
 
 class EquivalenceVerifyRequest(BaseVerifyRequest):
@@ -24,9 +24,9 @@ class EquivalenceVerifyRequest(BaseVerifyRequest):
         return regex if isinstance(regex, str) and regex else None
 
     def question(self) -> str:
-        """The last user message whose content is a plain string."""
+        """The text of the last user message."""
         items = self.responses_create_params.input
-        for item in () if isinstance(items, str) else reversed(items):
-            if isinstance(item, NeMoGymEasyInputMessage) and item.role == "user" and isinstance(item.content, str):
-                return item.content.strip()
-        return ""
+        if isinstance(items, str):
+            return items.strip()
+        by_user = [item for item in items if getattr(item, "role", None) == "user"]
+        return message_text(by_user[-1:]).strip()

@@ -4,7 +4,13 @@ import json
 from typing import Any
 
 from nemo_gym import JsonObject, NeMoGymResponse
-from nemo_gym.base_resources_server import BaseVerifyRequest, BaseVerifyResponse, SimpleResourcesServer, tool
+from nemo_gym.base_resources_server import (
+    BaseVerifyRequest,
+    Score,
+    SimpleResourcesServer,
+    offered_tools,
+    tool,
+)
 from nemo_gym.llm_api.responses import NeMoGymResponseFunctionToolCall
 
 HAND_IN = "extract_synonym_values"
@@ -16,14 +22,6 @@ class MultiStepVerifyRequest(BaseVerifyRequest):
     expected_synonym_values: list[int]
     minefield_label: str
     minefield_label_value: int
-
-
-class MultiStepVerifyResponse(BaseVerifyResponse):
-    parsed_synonym_values: list[int]
-    accuracy: bool
-    set_overlap: float
-    original_term_minefield_hit: bool
-    order_instruction_following_failure: bool
 
 
 class MultiStepResourcesServer(SimpleResourcesServer):
@@ -44,14 +42,14 @@ class MultiStepResourcesServer(SimpleResourcesServer):
         if not values or values != [_value_of(synonym) for synonym in synonyms]:
             raise ValueError("expected_synonym_values are not the values of expected_synonyms, or there are none")
 
-    async def verify(self, body: MultiStepVerifyRequest) -> MultiStepVerifyResponse:
-        actual, expected = handed_in(body.response), body.expected_synonym_values
+    async def verify(self, body: MultiStepVerifyRequest) -> Score:
+        params, expected = body.responses_create_params, body.expected_synonym_values
+        is_offered = "tools" not in params.model_fields_set or HAND_IN in offered_tools(params.tools)
+        actual = handed_in(body.response) if is_offered else []
         accuracy = bool(expected) and actual == expected
         overlap = len(set(actual) & set(expected)) / len(expected) if expected else 0.0
-        return MultiStepVerifyResponse(
-            responses_create_params=body.responses_create_params,
-            response=body.response,
-            reward=float(accuracy),
+        return Score(
+            float(accuracy),
             parsed_synonym_values=[int(value) for value in actual],
             accuracy=accuracy,
             set_overlap=overlap,

@@ -4,18 +4,17 @@ import re
 
 from pydantic import Field
 
-from nemo_gym.answers import is_denied, last_text, without_thinking
+from nemo_gym.answers import Declaration, final_declaration, last_text, shown
 from nemo_gym.base_resources_server import (
     BaseNextMessageRequest,
     BaseSeedSessionRequest,
     BaseVerifyRequest,
-    BaseVerifyResponse,
+    Score,
     SessionState,
     SimpleResourcesServer,
 )
-from nemo_gym.common.markup import without_comments
 
-_GUESS = re.compile(r"\d+")
+_GUESS = re.compile(r"(?<![-\u2212\d.])[0-9]+(?![0-9]|\.[0-9])")
 
 
 class Game(SessionState):
@@ -27,11 +26,7 @@ class Game(SessionState):
 
 class CodeSeedSessionRequest(BaseSeedSessionRequest):
     secret: str = Field(pattern="^[0-9]+$")
-    max_guesses: int = Field(ge=1)
-
-
-class CodeVerifyResponse(BaseVerifyResponse):
-    guesses: int
+    max_guesses: int = Field(ge=1, strict=True)
 
 
 class CodeResourcesServer(SimpleResourcesServer):
@@ -44,7 +39,9 @@ class CodeResourcesServer(SimpleResourcesServer):
         """Judge the last number of the model's message; nothing more to say when the game is over."""
         if body.turn == 0:
             return f"My code has {len(game.secret)} digits. You have {game.max_guesses} guesses. What is the first?"
-        guess = last_guess(without_comments(without_thinking(last_text(body.response))))
+        if game.is_found or game.guesses >= game.max_guesses:
+            return None
+        guess = last_guess(shown(last_text(body.response)), len(game.secret))
         game.guesses += 1
         game.is_found = guess == game.secret
         if game.is_found or game.guesses >= game.max_guesses:
@@ -55,16 +52,13 @@ class CodeResourcesServer(SimpleResourcesServer):
         common = sum(min(guess.count(digit), game.secret.count(digit)) for digit in set(guess))
         return f"{guess}: {right} in the right place, {common - right} elsewhere."
 
-    async def verify(self, body: BaseVerifyRequest, game: Game) -> CodeVerifyResponse:
-        return CodeVerifyResponse(
-            responses_create_params=body.responses_create_params,
-            response=body.response,
-            reward=float(game.is_found),
-            guesses=game.guesses,
-        )
+    async def verify(self, body: BaseVerifyRequest, game: Game) -> Score:
+        return Score(float(game.is_found), guesses=game.guesses)
 
 
-def last_guess(text: str) -> str:
-    """The last number that is not denied, as in "not 42"; empty without one."""
-    places = reversed(list(_GUESS.finditer(text)))
-    return next((found[0] for found in places if not is_denied(text, *found.span())), "")
+def last_guess(text: str, digits: int) -> str:
+    """The last number with so many digits, or else of any length, that is not negated ("not 42") or withdrawn; empty
+    without one."""
+    numbers = [Declaration(*each.span(), each[0]) for each in _GUESS.finditer(text)]
+    found = final_declaration(text, [each for each in numbers if len(each.content) == digits] or numbers)
+    return found.content if found else ""

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from nemo_gym import JsonObject
 from nemo_gym.answers import last_text
@@ -10,9 +10,9 @@ from nemo_gym.base_resources_server import (
     BaseNextMessageRequest,
     BaseSeedSessionRequest,
     BaseVerifyRequest,
-    BaseVerifyResponse,
     NextMessage,
     Participant,
+    Score,
     SessionState,
     SimpleResourcesServer,
     tool,
@@ -23,10 +23,18 @@ SELLER, BUYER = "seller", "buyer"
 OTHER = {SELLER: BUYER, BUYER: SELLER}
 
 
+class Policies(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    seller: JsonObject
+    buyer: JsonObject
+
+
 class NegotiationSeedRequest(BaseSeedSessionRequest):
-    seller_limit: int = Field(ge=0)
+    policies: Policies
+    seller_limit: StrictInt = Field(ge=0)
     """What the article costs the seller."""
-    buyer_limit: int
+    buyer_limit: StrictInt
     """What it is worth to the buyer."""
 
 
@@ -37,13 +45,6 @@ class Negotiation(SessionState):
     offer: int | None = None
     price: int | None = None
     """Of the deal."""
-
-
-class NegotiationVerifyResponse(BaseVerifyResponse):
-    rewards: dict[str, float]
-    """The share of each policy. `reward` is the seller's."""
-    price: int | None
-    has_deal: bool
 
 
 class NegotiationResourcesServer(SimpleResourcesServer):
@@ -81,19 +82,12 @@ class NegotiationResourcesServer(SimpleResourcesServer):
         if talk.price is not None:
             return None
         offer = "There is no offer." if talk.offer is None else f"Last offer: {talk.offer}, by the {talk.offered_by}."
-        said = f"The {body.participant} says: {last_text(body.response)}"
+        said = f"The {body.participant} says: " + "\n> ".join(last_text(body.response).splitlines())
         return NextMessage(to=OTHER[body.participant], content=f"{said}\n\n{offer}")
 
-    async def verify(self, body: BaseVerifyRequest, talk: Negotiation) -> NegotiationVerifyResponse:
+    async def verify(self, body: BaseVerifyRequest, talk: Negotiation) -> Score:
         rewards = shares(talk.price, talk.seller_limit, talk.buyer_limit)
-        return NegotiationVerifyResponse(
-            responses_create_params=body.responses_create_params,
-            response=body.response,
-            reward=rewards[SELLER],
-            rewards=rewards,
-            price=talk.price,
-            has_deal=talk.price is not None,
-        )
+        return Score(rewards[SELLER], rewards=rewards, price=talk.price, has_deal=talk.price is not None)
 
 
 def shares(price: int | None, seller_limit: int, buyer_limit: int) -> dict[str, float]:

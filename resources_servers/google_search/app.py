@@ -1,5 +1,6 @@
 """Multiple-choice questions that need a search on the web. The letter of the answer goes into a box."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -7,11 +8,11 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr
 
 from nemo_gym import JsonObject
-from nemo_gym.answers import LONG_TEXT, text_of_last_item, visible
+from nemo_gym.answers import text_of_last_item
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
-    BaseVerifyResponse,
+    Score,
     SimpleResourcesServer,
     tool,
 )
@@ -46,10 +47,6 @@ class GoogleSearchResourcesServerConfig(BaseResourcesServerConfig, extra="forbid
 class GoogleSearchVerifyRequest(BaseVerifyRequest):
     expected_answer: str
     task_difficulty_qwen3_32b_avg_8: float
-
-
-class GoogleSearchVerifyResponse(BaseVerifyResponse):
-    parsed_option: str | None
 
 
 class GoogleSearchResourcesServer(SimpleResourcesServer):
@@ -96,23 +93,10 @@ class GoogleSearchResourcesServer(SimpleResourcesServer):
 
     @classmethod
     def check_row(cls, row: JsonObject) -> None:
-        if not visible(row["expected_answer"]).strip():
-            raise ValueError("expected_answer is blank")
+        if not re.fullmatch("[A-Z]", row["expected_answer"]):
+            raise ValueError(f"expected_answer is {row['expected_answer']!r:.100}; expected the letter of an option")
 
-    async def verify(self, body: GoogleSearchVerifyRequest, compute: Compute) -> GoogleSearchVerifyResponse:
-        option = await self._option(text_of_last_item(body.response), compute)
-        return GoogleSearchVerifyResponse(
-            responses_create_params=body.responses_create_params,
-            response=body.response,
-            reward=float(option == body.expected_answer),
-            parsed_option=option,
-        )
-
-    async def _option(self, text: str, compute: Compute) -> str | None:
-        """What the reply answers with. A very long one is read outside the loop."""
-        if len(text) <= LONG_TEXT:
-            return parsed_option(text)
-        try:
-            return await compute.run(parsed_option, text, timeout_s=CHECK_TIMEOUT_S)
-        except LimitExceededError:
-            return None
+    async def verify(self, body: GoogleSearchVerifyRequest, compute: Compute) -> Score:
+        text = text_of_last_item(body.response)
+        option = await compute.run_if_long(parsed_option, text, timeout_s=CHECK_TIMEOUT_S, on_limit=None)
+        return Score(float(option == body.expected_answer), parsed_option=option)

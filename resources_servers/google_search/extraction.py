@@ -1,7 +1,7 @@
 """The text of a web page, and the answer in a reply. Pages and replies are hostile, and reading a long one takes a
 while: run this where it can be killed."""
 
-from nemo_gym.answers import answer_boxes, shown, without_fonts
+from nemo_gym.answers import boxes, final_declaration, shown, without_fonts
 from nemo_gym.errors import GymError
 
 LONG_PAGE_WORDS = 10_000
@@ -42,9 +42,9 @@ def shortened(text: str) -> str:
 
 
 def parsed_option(text: str) -> str | None:
-    """What stands in the last box outside thoughts, written as Python would print it: a backslash is two."""
+    """What the final box has in it, written as Python would print it: a backslash is two."""
     spoken = shown(text)
-    found = answer_boxes(spoken)
-    if not found:
+    found = final_declaration(spoken, boxes(spoken))
+    if found is None:
         return "" if r"\boxed{}" in spoken else None
-    return repr(without_fonts(found[-1].content))[1:-1]
+    return repr(without_fonts(found.content))[1:-1]

@@ -29,7 +29,7 @@ AZURE_HOST = "168.63.129.16"
 ISATAP = 0x5EFE
 """What the third quarter of an address that is tunnelled over IPv4 says, but for the bit of uniqueness."""
 _LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
-_EMBED_IPV4 = (ipaddress.ip_network("::/96"), ipaddress.ip_network("64:ff9b::/96"))
+_EMBED_IPV4 = tuple(map(ipaddress.ip_network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
 MASK = "***"
 HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; nemo-gym)", "Accept": "text/html,*/*;q=0.5"}
 
@@ -68,7 +68,7 @@ def is_public(address: str) -> bool:
 
 
 def _embedded_ipv4(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The address that a NAT64, an IPv4-compatible or an ISATAP address leads to."""
+    """The address that a NAT64, SIIT, IPv4-compatible or ISATAP address leads to."""
     if any(ip in network for network in _EMBED_IPV4) or int(ip) >> 32 & 0xFDFFFFFF == ISATAP:
         return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
     return None

@@ -7,8 +7,7 @@ from unicodedata import normalize
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from nemo_gym.answers import says_something, visible
-from nemo_gym.common.markup import without_comments
+from nemo_gym.answers import says_something, shown, visible
 
 Relation = Literal["at least", "less than"]
 
@@ -32,8 +31,8 @@ SENTENCE_ENDS = "。｡\uff0e\uff01\uff1f।॥\u06d4\u0589።؟"
 
 
 def as_shown(text: str) -> str:
-    """The text without HTML comments and what else is not shown, and with `\\n` for every kind of line break."""
-    return _LINE_BREAK.sub("\n", without_comments(visible(_BLANK.sub(" ", text))))
+    """The text without thoughts and hidden parts, and with `\\n` for every kind of line break."""
+    return _LINE_BREAK.sub("\n", shown(_BLANK.sub(" ", text)))
 
 
 def plain(text: str) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from nemo_gym.answers import LONG_TEXT, is_blank, says_something, visible
+from nemo_gym.answers import is_blank, says_something, visible
+from nemo_gym.compute import LONG_TEXT
 from resources_servers.instruction_following.arguments import as_shown, is_plain
 from resources_servers.instruction_following.languages import CHECKS as LANGUAGE_CHECKS
 from resources_servers.instruction_following.languages import language_of

@@ -14,7 +14,7 @@ DIVIDER = re.compile(r"\s?(?:\*\*\*|\* \* \*)\s?")
 _HIGHLIGHTS = (re.compile(r"\*([^\n*]*)\*"), re.compile(r"\*\*([^\n*]*)\*\*"))
 _FIRST_WORD = re.compile(r"[^\W_][^\s.,?!'\"“”\u2018\u2019«»、。*_`~:;]*")
 _NEGATIVE = re.compile(r"\s*-\d[\d.,]*\s*")
-_FENCES = ("```json", "```Json", "```JSON", "```")
+_FENCES = tuple(mark + language for mark in ("```", "~~~") for language in ("json", "Json", "JSON", ""))
 POSTSCRIPTS = {"P.S.": r"p\.\s?s\.", "P.P.S": r"p\.\s?p\.\s?s"}
 """Markers that are not patterns, and the patterns used for them."""
 
@@ -113,7 +113,7 @@ def is_json(text: str, /) -> bool:
     bare = text.strip()
     fence = next((fence for fence in _FENCES if bare.startswith(fence)), "")
     try:
-        strict_json(bare.removeprefix(fence).removesuffix("```"))
+        strict_json(bare.removeprefix(fence).removesuffix(fence[:3]))
     except ValueError:
         return False
     return True

@@ -10,8 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nemo_gym.answers import says_something
-from nemo_gym.common.markup import TO_LATIN
+from nemo_gym.answers import TO_LATIN, says_something
 from resources_servers.instruction_following.arguments import (
     Count,
     Exactly,
@@ -140,15 +139,15 @@ def ends_as_it_starts(text: str, /) -> bool:
 
 
 def lacks_comma(text: str, /) -> bool:
-    return _COMMAS.isdisjoint(plain(text))
+    return _COMMAS.isdisjoint(plain(html.unescape(text)))
 
 
 def lacks_full_stop(text: str, /) -> bool:
-    return _FULL_STOPS.isdisjoint(plain(text))
+    return _FULL_STOPS.isdisjoint(plain(html.unescape(text)))
 
 
 def lacks_exclamation_mark(text: str, /) -> bool:
-    return _EXCLAMATION_MARKS.isdisjoint(plain(text))
+    return _EXCLAMATION_MARKS.isdisjoint(plain(html.unescape(text)))
 
 
 def begins_with_word(text: str, /, *, first_word: Spoken) -> bool:

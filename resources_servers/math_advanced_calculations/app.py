@@ -7,9 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from nemo_gym import NeMoGymResponse
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, ToolName, any_tool
-from nemo_gym.llm_api.responses import NeMoGymFunctionCallOutput
+from nemo_gym.llm_api.responses import NeMoGymFunctionCallOutput, NeMoGymResponseFunctionToolCall
 from resources_servers.math_advanced_calculations.calculators import CALCULATORS, calculate
 from resources_servers.math_advanced_calculations.expressions import evaluate
 from resources_servers.math_advanced_calculations.schemas import tool_schemas
@@ -57,7 +56,7 @@ class MathAdvancedCalculationsResourcesServer(SimpleResourcesServer):
     async def verify(self, body: MathAdvancedCalculationsVerifyRequest) -> float:
         """1.0 if every expected number came out of some tool, exactly. What the model says is not read."""
         expected = expected_numbers(body.ground_truth)
-        return float(expected is not None and expected <= solutions(body.response))
+        return float(expected is not None and expected <= solutions(body))
 
     @classmethod
     def gold_response(cls, row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -78,9 +77,14 @@ def expected_numbers(ground_truth: str | list[float]) -> set[float] | None:
         return None
 
 
-def solutions(response: NeMoGymResponse) -> set[float]:
-    """The numbers that tools answered."""
-    outputs = [item.output for item in response.output if isinstance(item, NeMoGymFunctionCallOutput)]
+def solutions(body: BaseVerifyRequest) -> set[float]:
+    """Return the numbers that calculators answered, also in what the row begins with. An output needs its call."""
+    given = body.responses_create_params.input
+    items = [*([] if isinstance(given, str) else given), *body.response.output]
+    calls = [item for item in items if isinstance(item, NeMoGymResponseFunctionToolCall)]
+    calculations = {call.call_id for call in calls if call.name in CALCULATORS}
+    answers = [item for item in items if isinstance(item, NeMoGymFunctionCallOutput)]
+    outputs = [item.output for item in answers if item.call_id in calculations]
     found = (_solution(output) for output in outputs if isinstance(output, str))
     return {number for number in found if number is not None}
 

@@ -7,20 +7,20 @@ from contextlib import asynccontextmanager
 from pydantic import BaseModel, Field, PrivateAttr
 
 from nemo_gym import JsonObject
-from nemo_gym.answers import LONG_TEXT, message_texts, visible
+from nemo_gym.answers import message_texts, visible
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
-    BaseVerifyResponse,
     Endpoint,
+    Score,
     SessionState,
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.compute import Compute, LimitExceededError
+from nemo_gym.compute import LONG_TEXT, Compute
 from nemo_gym.sandbox import PythonResult, SandboxConfig, SandboxPool, SandboxProcess
 from nemo_gym.sandbox.contract import time_limits
-from nemo_gym.sandbox.runtime import compile_packages
+from nemo_gym.sandbox.local import compile_packages
 from resources_servers.math_with_code.engine import Checked, check
 
 PACKAGES = ("numpy", "scipy", "pandas")
@@ -70,11 +70,6 @@ class ExecutePythonResponse(BaseModel):
 class PythonMathVerifyRequest(BaseVerifyRequest):
     expected_result: str
     expected_code_contains: str = ""
-
-
-class PythonMathVerifyResponse(BaseVerifyResponse):
-    extracted_answer: str | None
-    accuracy: bool
 
 
 class PythonSession(SessionState):
@@ -131,15 +126,9 @@ class PythonExecutorResourcesServer(SimpleResourcesServer):
         if not visible(row["expected_result"]).strip():
             raise ValueError("expected_result is blank")
 
-    async def verify(self, body: PythonMathVerifyRequest, compute: Compute) -> PythonMathVerifyResponse:
+    async def verify(self, body: PythonMathVerifyRequest, compute: Compute) -> Score:
         checked = await _checked(body, compute)
-        return PythonMathVerifyResponse(
-            responses_create_params=body.responses_create_params,
-            response=body.response,
-            reward=float(checked.is_right),
-            extracted_answer=checked.answer,
-            accuracy=checked.is_right,
-        )
+        return Score(float(checked.is_right), extracted_answer=checked.answer, accuracy=checked.is_right)
 
     async def _sandbox(self, session: PythonSession) -> SandboxProcess:
         if session.sandbox is None or not session.sandbox.is_alive:
@@ -165,7 +154,5 @@ async def _checked(body: PythonMathVerifyRequest, compute: Compute) -> Checked:
     messages = ["".join(parts) for parts in message_texts(body.response)]
     if sum(map(len, messages)) <= LONG_TEXT:
         return check(messages, body.expected_result)
-    try:
-        return await compute.run(check, messages, body.expected_result, timeout_s=CHECK_TIMEOUT_S)
-    except LimitExceededError:
-        return Checked(None, is_right=False)
+    nothing = Checked(None, is_right=False)
+    return await compute.run(check, messages, body.expected_result, timeout_s=CHECK_TIMEOUT_S, on_limit=nothing)

@@ -13,7 +13,7 @@ MAX_NUMBER_CHARS = 1000
 _SEPARATOR = re.compile(r"(?<=[0-9])(?:,|\{,\}|\\[,;: ]|[ \u00a0\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
 """Between thousands."""
 _NAMED = re.compile(r"(?:(?:[A-Za-z]|\\[A-Za-z]{2,10})(?:_[A-Za-z0-9])?\s*)?(?:=|\\approx(?![A-Za-z])|≈)\s*")
-_SPACES = re.compile(r"^(?:\s|\\[,;:! ]|~)+|(?:\s|\\[,;:! ]|~)+$")
+_SPACES = re.compile(r"^(?:\s|\\[,;:! ]|~)+|(?:\s|\\[,;:! ]|\\$|~)+$")
 _WRAPPERS = {"{": "}", "(": ")"}
 """Around a whole number."""
 _POWER_OF_TEN = re.compile(

@@ -10,17 +10,16 @@ from nemo_gym.answers import is_blank, message_texts
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
-    BaseVerifyResponse,
+    Score,
     SimpleResourcesServer,
     SlowCheck,
 )
-from nemo_gym.compute import Compute, LimitExceededError
+from nemo_gym.compute import TIMED_OUT, Compute
 from nemo_gym.errors import RolloutError
 from nemo_gym.judge import Judge, JudgeConfig, JudgeError, JudgeEvaluation, Verdict, ask_both_ways, missing_label
 from resources_servers.math_with_judge import prompts
 from resources_servers.math_with_judge.engine import (
     NOTHING,
-    LibraryCheck,
     check,
     is_balanced,
     is_plain,
@@ -29,6 +28,9 @@ from resources_servers.math_with_judge.engine import (
     unreadable_gold,
 )
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS
+
+MISSING_VALUES = ("null", "nan")
+"""What programs write for a missing value."""
 
 
 class LibraryJudgeMathConfig(BaseResourcesServerConfig, JudgeConfig, extra="forbid"):
@@ -53,27 +55,6 @@ class MathVerifyRequest(BaseVerifyRequest):
     expected_answer: str
 
 
-class MathVerifyResponse(BaseVerifyResponse):
-    expected_answer: str
-    extracted_answer: str | None
-    library_reward: float
-    judge_evaluations: list[JudgeEvaluation] | None
-
-    judge_failure: str | None
-    """`no_label` if a reply of the judge had no label, or the kind of failure that `judge_failure_reward` scored."""
-
-    timed_out: bool
-    """The library exceeded its limit on time or memory."""
-
-    too_long: bool
-    """The reply is longer than `max_answer_chars`."""
-
-
-class _Checked(NamedTuple):
-    found: LibraryCheck
-    timed_out: bool = False
-
-
 class _Judged(NamedTuple):
     reward: float
     verdicts: list[Verdict] | None = None
@@ -90,14 +71,18 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
 
     @classmethod
     def check_row(cls, row: JsonObject) -> None:
-        """Refuse an expected answer that is blank, cut off or too long."""
+        """Refuse a question that is blank, and an expected answer that is blank, cut off or too long."""
         expected = row["expected_answer"]
+        if "question" in row and is_blank(row["question"]):
+            raise ValueError("question is blank; the judge needs it")
         if len(expected) > MAX_ANSWER_CHARS:
             raise ValueError(
                 f"expected_answer has {len(expected)} characters; at most {MAX_ANSWER_CHARS} are compared"
             )
-        if not normalized(expected) or not is_balanced(expected):
+        if is_blank(expected) or not normalized(expected) or not is_balanced(expected):
             raise ValueError(f"expected_answer is blank or has a brace without its counterpart: {expected!r:.200}")
+        if expected.strip().lower() in MISSING_VALUES:
+            raise ValueError(f"expected_answer is {expected!r}, which stands for a missing value")
 
     @classmethod
     def slow_check(cls, row: JsonObject, settings: Mapping[str, Any]) -> SlowCheck | None:
@@ -107,33 +92,32 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             return None
         return SlowCheck(unreadable_gold, (expected,), defaults["library_timeout_s"].default)
 
-    async def verify(self, body: MathVerifyRequest, client: ServerClient, compute: Compute) -> MathVerifyResponse:
+    async def verify(self, body: MathVerifyRequest, client: ServerClient, compute: Compute) -> Score:
         messages = list(map("".join, message_texts(body.response)))
         too_long = sum(map(len, messages)) > self.config.max_answer_chars
-        checked = await self._checked(body.expected_answer, [] if too_long else messages, compute)
-        if not checked.found.is_gold_readable and not self.config.should_use_judge:
+        checked = await compute.run(
+            check,
+            body.expected_answer,
+            *([] if too_long else messages),
+            timeout_s=self.config.library_timeout_s,
+            on_limit=TIMED_OUT,
+        )
+        found = NOTHING if checked is TIMED_OUT else checked
+        if not found.is_gold_readable and not self.config.should_use_judge:
             raise RolloutError("input", f"math-verify cannot parse expected_answer: {body.expected_answer!r:.200}")
-        judged = _Judged(checked.found.reward)
+        judged = _Judged(found.reward)
         if self.config.should_use_judge and judged.reward <= 0.5 and not too_long:
             judged = await self._judged(body, spoken(messages).strip(), client)
-        return MathVerifyResponse(
-            responses_create_params=body.responses_create_params,
-            response=body.response,
-            reward=judged.reward,
+        return Score(
+            judged.reward,
             expected_answer=body.expected_answer,
-            extracted_answer=checked.found.extracted,
-            library_reward=checked.found.reward,
+            extracted_answer=found.extracted,
+            library_reward=found.reward,
             judge_evaluations=judged.verdicts and [JudgeEvaluation.of(verdict) for verdict in judged.verdicts],
             judge_failure=judged.failure,
-            timed_out=checked.timed_out,
+            timed_out=checked is TIMED_OUT,
             too_long=too_long,
         )
-
-    async def _checked(self, expected: str, messages: list[str], compute: Compute) -> _Checked:
-        try:
-            return _Checked(await compute.run(check, expected, *messages, timeout_s=self.config.library_timeout_s))
-        except LimitExceededError:
-            return _Checked(NOTHING, timed_out=True)
 
     async def _judged(self, body: MathVerifyRequest, answer: str, client: ServerClient) -> _Judged:
         if is_blank(answer):

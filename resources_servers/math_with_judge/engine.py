@@ -6,10 +6,11 @@ inside the functions."""
 import logging
 import re
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from nemo_gym.answers import plain_letters, shown
-from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS, bare, final_answer
+from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS, NUMBER_WORDS, bare, final_answer
 
 
 class LibraryCheck(NamedTuple):
@@ -53,27 +54,63 @@ POWERS = {"thousand": 3, "million": 6, "billion": 9}
 _CHARACTERS = str.maketrans(
     dict.fromkeys("\N{MINUS SIGN}\N{EN DASH}", "-")
     | dict.fromkeys("€£¥°", " ")
-    | {"×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∅": r"\emptyset "}
+    | {
+        "\N{FRACTION SLASH}": "/",
+        "×": r"\times ",
+        "·": r"\cdot ",
+        "÷": "/",
+        "π": r"\pi ",
+        "∞": r"\infty ",
+        "√": r"\sqrt ",
+        "∅": r"\emptyset ",
+    }
     | {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "\N{UNION}": r"\cup ", "∩": r"\cap ", "∈": r"\in "}
     | {"²": "^{2}", "³": "^{3}", "½": r" \frac{1}{2}", "¼": r" \frac{1}{4}", "¾": r" \frac{3}{4}"}
+)
+_UNIT = (
+    r"(?:[kcm]?m|mi|ft|[km]?g|[km]?[Ll]|h|hr|min|s|sec|(?:kilo|centi|milli)?(?:meters?|metres?|grams?|liters?|litres?)"
+    r"|seconds?|minutes?|hours?|days?|weeks?|months?|years?|miles?|feet|foot|inch(?:es)?|yards?|pounds?|dollars?"
+    r"|cents?|euros?|USD|EUR|degrees?|units?)"
 )
 _FONT = r"\\(?:(?:text|math)(?:bf|it|rm|sf|tt|normal|up)?|mbox|operatorname)\s*"
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\nicefrac(?![A-Za-z])", r"\\frac"),
+        (r"\\([lr])brace(?![A-Za-z])", lambda side: r"\{" if side[1] == "l" else r"\}"),
+        (r"(\\\\)\[\d{1,2}(?:pt|em|ex|mm)\]", r"\1 "),
+        (r"\\log_\{?e\}?(?![A-Za-z])", r"\\ln "),
+        (r"^P\([^()]{1,60}\)\s*(?==)", ""),
+        (rf"^{_FONT}\{{\s*(-?\d[\d,]*(?:\.\d+)?)\s*\}}$", r"\1"),
+        (r"(?<=\d)_(?:10|\{10\})$", ""),
+        (r"(?<=\d)\{,\}(?=\d{3}(?!\d))", ""),
+        (r"_\{(\d{1,3})\}", r"_\1"),
+        (r"(?:\\left)?\s*\\langle(?![A-Za-z])", "("),
+        (r"(?:\\right)?\s*\\rangle(?![A-Za-z])", ")"),
+        (r"^\\\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\||\\mid(?![A-Za-z]))([^{}]+)\\\}$", r"\1"),
+        (
+            r"\^\s*(?:\{\s*(-?\d{0,3}\.\d{1,6})\s*\}|(\d{0,3}\.\d{1,6}))",
+            lambda power: _as_fraction(power[1] or power[2]),
+        ),
+        (
+            rf"(?<=[\d}}\s]){_FONT}\{{(?:\\?\s)*(?!{NUMBER_WORDS}\b)[A-Za-z]{{1,12}}\s?/\s?[A-Za-z]{{1,12}}\s*\}}(?:\^\{{?\d\}}?)?",
+            " ",
+        ),
+        (rf"(?<=\d)\s+{_UNIT}(?:\^\{{?\d\}}?)?(?:\s?/\s?{_UNIT}(?:\^\{{?\d\}}?)?)?\s*$", ""),
+        (rf"({_FONT}\{{[^{{}}]*?)\.\s*\}}$", r"\1}"),
         (r"\\(?:textcolor|color)\s*\{[A-Za-z]{1,20}\}", ""),
         (r"\\(?:[bB]igg?[lrm]?|tiny|small|large|Large|LARGE|huge|Huge)(?![A-Za-z])", ""),
         (rf"{_FONT}\{{\s*,\s*\}}", ", "),
         (r"\\(?:lor|vee)(?![A-Za-z])", r"\\text{ or }"),
         (rf"\(\s*{_FONT}\{{\s*mod\s*\}}(?:\\?\s)*\d+\s*\)", ""),
-        (r"^\](-?[^\[\]]+,[^\[\]]+)\[$", r"(\1)"),
+        (r"^\](-?[^\[\]]+,[^\[\]]+)([\[\]])$", lambda ends: f"({ends[1]}{']' if ends[2] == ']' else ')'}"),
         (rf"(?<=[\d}})]){_FONT}\{{\s*((?:[\d^+*/.-]|\\pi)[^{{}}A-Za-z]*|[ie]|\\pi)\s*\}}", r"\1 "),
         (r"^\s*(?:=|\\approx(?![A-Za-z])|≈)", ""),
         (r"\\(?:boxed|fbox|underline|boldsymbol|bm|bf|rm|it)(?![A-Za-z])", ""),
         (r"\^\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?|\\degree(?![A-Za-z])", " "),
         (r"\^\s*\{\s*\\(?:text|mathrm)\{\s*(?:st|nd|rd|th)\s*\}\s*\}", ""),
         (r"(?<!\\)\\[,;:! ]|~|\\q?quad(?![A-Za-z])", " "),
+        (r"(?<=\d)\s+i$", "i"),
         (r"(?<![\d.])\d{1,3}(?: \d{3})+(?![\d/])", lambda number: number[0].replace(" ", "")),
         (r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?=,\s|\s*$)", lambda number: number[0].replace(",", "")),
         (r"(?<![\d.])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d.])", r"(\1+\\frac{\2}{\3})"),
@@ -95,6 +132,15 @@ _REWRITES = [
         (r"\\text\{\s*(?:percent|\\?%)\s*\}|\bpercent\b|\\%", "%"),
     )
 ]
+_ANOTHER_UNIT = re.compile(r"\d\s*(?:_|\^?\s*\{?\s*(?:'|\\prime(?![A-Za-z])))")
+"""A number in another base, minutes or seconds of arc."""
+_TUPLE = re.compile(r"(?:\\left)?\((?P<inside>[^()\[\]]*,[^()\[\]]*)(?:\\right)?\)")
+_ASSIGNMENT = re.compile(r"([A-Za-z])\s*=\s*([^=,]+)")
+_ROW_END = "\\\\"
+_COLUMN = re.compile(r"\\begin\{[bp]matrix\}([^&]+)\\end\{[bp]matrix\}")
+_NAME = re.compile(r"^[A-Z]\s*(?=\()")
+"""Of a point: `P(1, 2)`."""
+_BARE_LIST = re.compile(r"[^()\[\]{}=<>]*,[^()\[\]{}=<>]*")
 _ROOT = r"(?:\\sqrt\{\d{1,9}\}|\\pi)"
 _TERM = rf"(?:\d{{1,30}}(?:\.\d{{1,30}})?{_ROOT}?|{_ROOT}|\\[dt]?frac\{{\d{{1,30}}\}}\{{[1-9]\d{{0,29}}\}})"
 _PLAIN = re.compile(rf"-?{_TERM}(?:\s?[-+]\s?{_TERM}){{0,4}}")
@@ -102,10 +148,7 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _DENIAL = re.compile(r"\\n(?:eq?|ot)(?![A-Za-z])|\b(?:not|no|never|wrong|incorrect|false|except)\b", re.IGNORECASE)
 _CHANGING_TEXT = re.compile(
     rf"""(?<=[\d}})\s]){_FONT}\{{ [^{{}}]{{0,200}}
-    (?: [\d+*/^=<>?~|] | \b(?:plus|minus|times|over|divided|more|less|half|third|quarter
-    |doubled?|twice|squared|cubed|negative|factorial|dozens?|hundreds?|trillions?|maybe|perhaps|or\s+\w+|and\s+\w+
-    |one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fifteen
-    |(?:four|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty)\b ) [^{{}}]{{0,200}} \}}""",
+    (?: [\d+*/^=<>?~|] | \b(?: {NUMBER_WORDS} | or\s+\w+ | and\s+\w+ )\b ) [^{{}}]{{0,200}} \}}""",
     re.IGNORECASE | re.VERBOSE,
 )
 """Words behind a number that make it another one. Anything else is a unit."""
@@ -114,6 +157,9 @@ _EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])|≡")
 _LETTER = re.compile(
     r"\\(?:[dt]?frac|sqrt|pi|cdot|times|left|right|infty)(?![A-Za-z])|(?P<letter>[A-Za-z\u0370-\u03ff])"
 )
+_LISTED = re.compile(r"\b(?:and|or)\b")
+_RELATION = re.compile(r"[=<>]|\\(?:le|ge|lt|gt|leq|geq)(?![A-Za-z])")
+_PRIMED_LETTER = re.compile(r"\W*[A-Za-z]\W*['\u2032]\W*")
 _ALL_OF = re.compile(r"\band\b|\\(?:land|wedge)(?![A-Za-z])|∧")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
@@ -134,7 +180,7 @@ def check(expected: str, *messages: str) -> LibraryCheck:
     golds = _parsed(gold, percent=AS_FRACTION)
     if not _is_readable(golds):
         return UNREADABLE_GOLD
-    if _DENIAL.search(answer) and not _DENIAL.search(gold):
+    if any(sign.search(answer) and not sign.search(gold) for sign in (_DENIAL, _PRIMED_LETTER)):
         return NOTHING
     try:
         if not (_is_one_value(answer) or gold == answer):
@@ -159,8 +205,8 @@ def unreadable_gold(expected: str) -> str | None:
 
 
 def _is_one_value(answer: str) -> bool:
-    """False for numbers that text changes, for conclusions, and for numbers set equal that are not: `7=12`."""
-    if _CHANGING_TEXT.search(answer) or _IMPLICATION.search(answer):
+    """False for numbers that text, a base or a prime changes, for conclusions, and for `7=12`."""
+    if any(pattern.search(answer) for pattern in (_CHANGING_TEXT, _ANOTHER_UNIT, _IMPLICATION)):
         return False
     *names, value = _EQUALS.split(answer) if not re.search(r"[,;<>]|\\(?:text|le|ge|ne)", answer) else [answer]
     numbers = [name for name in names if not any(token["letter"] for token in _LETTER.finditer(name))]
@@ -169,11 +215,45 @@ def _is_one_value(answer: str) -> bool:
 
 
 def _compared(gold: str, golds: Sequence[Any], answer: str) -> LibraryCheck:
+    if _TUPLE.fullmatch(gold):
+        answer = _as_tuple(answer)
     predictions = _parsed(answer, percent=AS_FRACTION)
-    is_equal = _are_equal(golds, predictions)
+    is_equal = _are_equal(golds, predictions) and not _differ_in_order(gold, answer)
     if not is_equal and ("%" in gold) != ("%" in answer):
         is_equal = _are_equal(_parsed(gold, percent=AS_NUMBER), _parsed(answer, percent=AS_NUMBER))
     return LibraryCheck(float(is_equal), _extracted(golds, predictions))
+
+
+def _as_tuple(answer: str) -> str:
+    """A list without brackets as a tuple, in its own order or in that of the names: `y=2, x=1` is `(1, 2)`."""
+    if _BARE_LIST.fullmatch(answer):
+        return f"({answer})"
+    if column := _COLUMN.fullmatch(answer):
+        return f"({', '.join(column[1].split(_ROW_END))})"
+    answer = _NAME.sub("", answer, count=1)
+    named = dict(_ASSIGNMENT.findall(answer))
+    is_named = len(named) > 1 and not _ASSIGNMENT.sub("", answer).strip(" ,")
+    return f"({', '.join(named[name] for name in sorted(named))})" if is_named else answer
+
+
+def _differ_in_order(gold: str, answer: str) -> bool:
+    """True if one is a point, whose numbers have an order, and the other a set or a list, whose numbers have none."""
+    if _TUPLE.fullmatch(gold):
+        return _is_set(answer) or answer.startswith(("[", r"\left["))
+    return _BARE_LIST.fullmatch(gold) is not None and _TUPLE.fullmatch(answer) is not None
+
+
+def _is_set(answer: str) -> bool:
+    """True for a list in braces or with "and", which has no order."""
+    return (_LISTED.search(answer) is not None and _RELATION.search(answer) is None) or (
+        answer.startswith(("{", r"\{", r"\left\{")) and answer.endswith("}")
+    )
+
+
+def _as_fraction(decimal: str) -> str:
+    """An exponent such as 0.5 as a fraction: the library takes decimal powers for inexact."""
+    power = Fraction(decimal)
+    return rf"^{{\frac{{{power.numerator}}}{{{power.denominator}}}}}"
 
 
 def normalized(text: str) -> str:
@@ -246,10 +326,12 @@ def _are_equal(golds: Sequence[Any], predictions: Sequence[Any]) -> bool:
 
 def _is_equal(gold: Any, prediction: Any) -> bool:
     from math_verify import verify
-    from sympy import And, Eq, Rel, Set
+    from sympy import And, Eq, FiniteSet, Rel, Set
 
     relations = prediction.atoms(Rel) - prediction.atoms(Eq) if isinstance(prediction, Rel | And) else ()
     if not all(map(_is_solved, relations)) and (isinstance(gold, Set) or _is_solution(gold)):
+        return False
+    if relations and isinstance(gold, FiniteSet) and not gold.atoms(Rel):
         return False
     is_equal = verify(gold, prediction, timeout_seconds=None, allow_set_relation_comp=True)
     return is_equal and _agree_if_tiny(gold, prediction)

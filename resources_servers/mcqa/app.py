@@ -4,14 +4,14 @@ from typing import Any
 
 from pydantic import Field
 
-from nemo_gym.answers import LONG_TEXT, message_texts
+from nemo_gym.answers import message_texts
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
-    BaseVerifyResponse,
+    Score,
     SimpleResourcesServer,
 )
-from nemo_gym.compute import Compute, LimitExceededError
+from nemo_gym.compute import LONG_TEXT, TIMED_OUT, Compute, TimedOut
 from resources_servers.mcqa.extraction import GradingMode, extracted, lettered, normalised, one_letter
 
 
@@ -30,13 +30,6 @@ class McqaVerifyRequest(BaseVerifyRequest):
     metadata: dict[str, Any] | None = None
 
 
-class McqaVerifyResponse(BaseVerifyResponse):
-    expected_answer: str
-    extracted_answer: str | None
-    timed_out: bool
-    """Whether looking for the answer took more time, or memory, than it may; the reward is 0 then."""
-
-
 class McqaResourcesServer(SimpleResourcesServer):
     config: McqaResourcesServerConfig
 
@@ -51,31 +44,31 @@ class McqaResourcesServer(SimpleResourcesServer):
         if letters:
             _check_options(row["options"], letters)
 
-    async def verify(self, body: McqaVerifyRequest, compute: Compute) -> McqaVerifyResponse:
-        gold = (body.expected_answer or "").strip().upper()
-        answer, timed_out = None, False
-        try:
-            answer = await self._answer(body, compute)
-        except LimitExceededError:
-            timed_out = True
-        return McqaVerifyResponse(
-            responses_create_params=body.responses_create_params,
-            response=body.response,
-            reward=float(answer is not None and answer == gold),
+    async def verify(self, body: McqaVerifyRequest, compute: Compute) -> Score:
+        gold, answer = (body.expected_answer or "").strip().upper(), await self._answer(body, compute)
+        return Score(
+            float(bool(gold) and answer == gold),
             expected_answer=gold,
-            extracted_answer=answer,
-            timed_out=timed_out,
+            extracted_answer=None if answer is TIMED_OUT else answer,
+            timed_out=answer is TIMED_OUT,
         )
 
-    async def _answer(self, body: McqaVerifyRequest, compute: Compute) -> str | None:
+    async def _answer(self, body: McqaVerifyRequest, compute: Compute) -> str | TimedOut | None:
         """The letter in the model's text. What may take long leaves the loop."""
         regex = (body.template_metadata or {}).get("output_regex")
         pattern = regex if isinstance(regex, str) and regex else None
         messages, options = list(map("\n".join, message_texts(body.response))), lettered(body.options or [])
         if pattern is None and sum(map(len, messages)) <= LONG_TEXT:
             return extracted(messages, body.grading_mode, options, None)
-        timeout_s = self.config.check_timeout_s
-        return await compute.run(extracted, messages, body.grading_mode, options, pattern, timeout_s=timeout_s)
+        return await compute.run(
+            extracted,
+            messages,
+            body.grading_mode,
+            options,
+            pattern,
+            timeout_s=self.config.check_timeout_s,
+            on_limit=TIMED_OUT,
+        )
 
 
 def _check_options(options: list[dict[str, str]], letters: dict[str, str]) -> None:

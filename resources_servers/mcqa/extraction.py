@@ -4,17 +4,19 @@ takes time in proportion to the text.
 Thoughts are not read. Of several answers the last one counts, also if it is not an option."""
 
 import re
-import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 from nemo_gym.answers import (
-    Box,
-    answer_boxes,
-    has_alternative,
-    is_denied,
-    is_taken_back,
+    ALTERNATIVE,
+    JOINER,
+    Declaration,
+    boxes,
+    final_declaration,
+    joins_next,
     matches,
     shown,
     without_fonts,
@@ -27,15 +29,28 @@ MAX_MATCHES = 100
 
 _ANSWER_COLON = re.compile(r"answer\s*[:\uff1a]\s*", re.IGNORECASE)
 _CAPITALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-_DENIAL_SIGNS = frozenset("\u2260\u00ac\u2209\u2262\u2717\u2718\u274c\u274e\u2612\u00d7\u2715\u2716\U0001f6ab")
-"""Not equal, not, crosses."""
-_NOT_LETTER = re.compile(r"[!~\u2212\u2013-]\s*[A-Z]|~~|[?%]")
-_WRAPPED = re.compile(
-    r"\(\s*([a-z])\s*\)|\[\s*([a-z])\s*\]|\*\*\(?([a-z])\)?\*\*|\$?\\boxed\{([a-z])\}\$?", re.IGNORECASE
+_LETTER_ALONE = re.compile(r"[\s\d.,:;*_$()\[\]{}\\\"`-]*([A-Z])[\s\d.,:;*_$()\[\]{}\\\"`!]*")
+"""A capital letter with nothing that changes it, such as a prime, a cross or a sign before it."""
+_SPACING = re.compile(r"\\(?:left|right|q?quad)(?![A-Za-z])")
+_SIGN_BEFORE = re.compile(r"-\s*[A-Z]")
+_DELIMITER = re.compile(r"[$`*]|\\[()\[\]]|\((?=[A-Za-z]\))|(?<=\([A-Za-z])\)")
+_OTHER_LETTER = re.compile(
+    rf"(?:{JOINER}|[\s$*_()]|\b(?:but|rather|then|unless)\b)*+(?-i:([A-Z]))(?![\w'])", re.IGNORECASE
 )
-_OUTER_SIGNS = " \t\n.,;:!?*_$\"'`()[]{}\\"
-_LABELLED = re.compile(r"[(\[]?([a-z])[)\]]?\s*[.:)=-]?\s+(.+)", re.DOTALL)
+"""After a letter, in its line: another one."""
+_ENDS_LETTER = re.compile(r"""$|\s|[$*_`)\]}"\u201d\u2019<\\!]|[.,;:](?!\w)|'(?!\w)""", re.ASCII)
+"""After a letter: nothing that changes it."""
+_PART_OF_NUMBER = re.compile(r"\s?[%/^]|[.,]\d"), re.compile(r"[-+\u2212\u221a/^]$|\d[.,]$")
+"""After and before a number: it is a part of another one."""
+_WRAPPED = re.compile(
+    r"\(\s*([a-z])\s*\)|\[\s*([a-z])\s*\]|\*\*\(?([a-z])\)?\*\*|\$?\\boxed\{([a-z])\}\$?"
+    r"|\$\s*([a-z])\s*\$|`([a-z])`|\\\(\s*([a-z])\s*\\\)|([a-z])\s*(?:[*_]{1,2}|\))",
+    re.IGNORECASE,
+)
+_OUTER_SIGNS = " \t\n.,;:!*_$\"'`()[]{}\\"
+_LABELLED = re.compile(r"[(\[]?([a-z])[)\]]?\s*[.:)=\u2013\u2014-]?\s+(.+)", re.DOTALL)
 _ARTICLE = re.compile(r"^(?:the|an?)\s+")
+_OPTION = re.compile(r"^option\s+(?=[a-z]\b)")
 
 
 def lettered(options: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -61,8 +76,8 @@ def extracted(
 ) -> str | None:
     """The letter that the messages answer with, by the row's regex if it finds something, else by the grading mode."""
     spoken = "\n".join(map(shown, messages)).strip()
-    by_regex = None if output_regex is None else _last_choice(_by_regex(spoken, options, output_regex), options)
-    return by_regex or _last_choice(_BY_MODE[mode](spoken, options), options)
+    by_regex = None if output_regex is None else _by_regex(spoken, options, output_regex)
+    return by_regex or _BY_MODE[mode](spoken, options)
 
 
 def normalised(text: str) -> str:
@@ -72,47 +87,98 @@ def normalised(text: str) -> str:
 
 def one_letter(text: str) -> str | None:
     """The text as an upper-case letter, if that is all there is to it."""
+    if text in _CAPITALS:
+        return text
     upper = without_fonts(text).strip().upper()
     return upper if len(upper) == 1 and upper.isalpha() else None
 
 
-def _last_choice(answers: Iterable[str | None], options: Mapping[str, str]) -> str | None:
-    """The last of several answers. None if they name each option: two may be a correction, three or more are not."""
-    named, last = set[str | None](), None
-    for last in answers:
-        named.add(last)
-    return None if len(options) > 2 and named.issuperset(options) else last
+def _final_choice(
+    text: str, found: Sequence[Declaration], letter_of: Callable[[Declaration], str | None], options: Mapping[str, str]
+) -> str | None:
+    """The letter of the final declaration. None if they name each option: two may be a correction, three are not."""
+    final = final_declaration(text, found)
+    if final is None or (len(options) > 2 and {*map(letter_of, found)}.issuperset(options)):
+        return None
+    return letter_of(final)
 
 
-def _by_regex(text: str, options: Mapping[str, str], pattern: str) -> Iterator[str | None]:
-    """What each match that the text does not deny says: a letter, even one that is not an option, or the text of an
-    option."""
-    letters, searched = _letters_by_text(options), without_fonts(text)
-    found_matches = deque(matches(pattern, searched, re.IGNORECASE), MAX_MATCHES)
-    for match in found_matches:
-        group = next(
-            (index for index, found in enumerate(match.groups(), 1) if found), 0 if not match.groups() else None
-        )
-        found = "" if group is None else match[group]
-        if group is None or not any(is_denied(searched, *match.span(each)) for each in {0, group}):
-            letter = one_letter(found) or letters.get(normalised(found)) or _unwrapped(found)
-            yield None if match is found_matches[-1] and _is_not_final(searched, match.end(), letter) else letter
+def _by_regex(text: str, options: Mapping[str, str], pattern: str) -> str | None:
+    """What the last match says: a letter, even one that is not an option, or the text of an option. If that has more
+    matches, the text is searched without the delimiters of formulas and emphasis."""
+    written = without_fonts(text)
+    texts = (written, _DELIMITER.sub("", written))
+    searched, found = max(((each, _matched(each, pattern)) for each in texts), key=lambda pair: len(pair[1]))
+    return _final_choice(searched, found, partial(_letter_of_match, searched, options), options)
 
 
-def _strict(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
-    """In each box: its letter, if it has one upper-case letter and no other letter."""
-    return (_capital(box, options) for box in answer_boxes(text))
+def _matched(text: str, pattern: str) -> list[Declaration]:
+    return [
+        Declaration(*match.span(group), match[group], outer=match.span())
+        for match in deque(matches(pattern, text, re.IGNORECASE), MAX_MATCHES)
+        if (group := _first_group(match)) is not None
+    ]
 
 
-def _lenient_boxed(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
+def _letter_of_match(text: str, options: Mapping[str, str], found: Declaration) -> str | None:
+    """The letter, unless something beside it changes it or is another one, or that of the option with this text."""
+    letter = one_letter(found.content) or _unwrapped(found.content)
+    if letter is None:
+        return None if _is_part_of_number(text, found) else _option_of(found.content, options)
+    line_end = (text + "\n").find("\n", found.end)
+    other = _OTHER_LETTER.match(text, found.end, line_end)
+    is_alone = not ((other and other[1] in options) or ALTERNATIVE.match(text, found.end))
+    return letter if is_alone and _ends_letter(text, found) else None
+
+
+def _ends_letter(text: str, found: Declaration) -> bool:
+    """True if nothing behind a letter changes it, unless the row's regex says what that is. A quotation mark behind it
+    closes one before its label."""
+    if found.outer and found.outer[1] > found.end:
+        return True
+    opening = (found.outer or found)[0] - 1
+    is_prime = text[found.end : found.end + 1] == "'" and text[max(opening, 0) : opening + 1] != "'"
+    return _ENDS_LETTER.match(text, found.end) is not None and not is_prime
+
+
+def _is_part_of_number(text: str, found: Declaration) -> bool:
+    after, before = _PART_OF_NUMBER
+    is_cut = after.match(text, found.end) or before.search(text, max(0, found.start - 2), found.start)
+    return found.content.strip().isdecimal() and is_cut is not None
+
+
+def _option_of(said: str, options: Mapping[str, str]) -> str | None:
+    """The letter of the option with this text, with or without an article or its letter before it."""
+    exact = _letters_by_text(options).get(normalised(said))
+    return exact or _named(_bare(said), {letter: _bare(option) for letter, option in options.items()})
+
+
+def _first_group(match: re.Match[str]) -> int | None:
+    """The first group of a match that has a text; 0, the whole match, for a regex without groups."""
+    groups = match.groups()
+    return next((index for index, found in enumerate(groups, 1) if found), None if groups else 0)
+
+
+def _strict(text: str, options: Mapping[str, str]) -> str | None:
+    """The letter in the final box, if it has one upper-case letter and no other letter."""
+    return _final_choice(text, boxes(text), lambda box: _capital(text, box, options), options)
+
+
+def _lenient_boxed(text: str, options: Mapping[str, str]) -> str | None:
     """As strict; else the option whose whole text is in the box, with or without its letter before it."""
-    letters = {letter: _bare(option) for letter, option in options.items()}
-    for box in answer_boxes(text):
-        yield _capital(box, options) or _named(_bare(box.content), letters)
+    bare = {letter: _bare(option) for letter, option in options.items()}
+
+    def letter_of(box: Declaration) -> str | None:
+        return _capital(text, box, options) or _named(_bare(box.content), bare)
+
+    return _final_choice(text, boxes(text), letter_of, options)
 
 
 def _named(said: str, letters: Mapping[str, str]) -> str | None:
     """The one option that has this text, if no other option is part of it. An article before it does not matter."""
+    letter = _OPTION.sub("", said, count=1).upper()
+    if letter != said.upper() and letter in letters:
+        return letter
     for text in {said: None, _ARTICLE.sub("", said, count=1): None}:
         if any(option and option == text for option in letters.values()):
             parts = [letter for letter, option in letters.items() if option and _has_words(text, option)]
@@ -122,6 +188,7 @@ def _named(said: str, letters: Mapping[str, str]) -> str | None:
 
 def _labelled(said: str, letters: Mapping[str, str]) -> str | None:
     """The option whose letter and text are said: `b) square`."""
+    said = _OPTION.sub("", said, count=1)
     labelled = _LABELLED.fullmatch(said)
     letter = labelled[1].upper() if labelled else ""
     return letter if labelled and letters.get(letter) and letters[letter] == labelled[2].strip(_OUTER_SIGNS) else None
@@ -137,52 +204,51 @@ def _bare(text: str) -> str:
     return normalised(text).lstrip(_OUTER_SIGNS.replace("!", "")).rstrip(_OUTER_SIGNS)
 
 
-def _lenient_answer_colon(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
-    """The rest of the line after each `answer:` that is not denied, a letter or the text of an option."""
-    letters, bare = _letters_by_text(options), {letter: _bare(option) for letter, option in options.items()}
-    colons = deque(_ANSWER_COLON.finditer(text), MAX_MATCHES)
-    for colon in colons:
-        end = text.find("\n", colon.end())
-        end = len(text) if end < 0 else end
-        if is_denied(text, colon.start(), end) or is_denied(text, colon.end(), end):
-            continue
-        said = _ANSWER_COLON.split(text[colon.end() : end])[0]
-        letter = one_letter(said) or _unwrapped(said, "")
-        found = letter if letter in options else letters.get(normalised(said)) or _labelled(normalised(said), bare)
-        yield None if colon is colons[-1] and _is_not_final(text, end, found) else found
+def _lenient_answer_colon(text: str, options: Mapping[str, str]) -> str | None:
+    """The rest of the line after the final `answer:`, a letter or the text of an option."""
+
+    def letter_of(line: Declaration) -> str | None:
+        letter = one_letter(line.content) or _unwrapped(line.content, "")
+        return letter if letter in options else _option_of(line.content, options)
+
+    return _final_choice(text, list(_answer_lines(text)), letter_of, options)
+
+
+def _answer_lines(text: str) -> Iterator[Declaration]:
+    """What stands behind each `answer:`, up to the end of the line or to what joins it to the next one."""
+    spans = [match.span() for match in deque(_ANSWER_COLON.finditer(text), MAX_MATCHES)]
+    for (label, start), (following, _) in pairwise([*spans, (len(text), 0)]):
+        end = text.find("\n", start, following)
+        end = min(len(text) if end < 0 else end, joins_next(text, start, following))
+        yield Declaration(start, end, text[start:end], outer=(label, end))
 
 
 def _unwrapped(text: str, end: str = ".") -> str | None:
     r"""The letter in brackets, in bold or in a box that is all there is to the text: `(B)`, `**B**`, `\boxed{B}`."""
-    bare = text.strip().removesuffix(end)
-    found = _WRAPPED.fullmatch(bare)
+    bare = without_fonts(text).strip().removesuffix(end)
+    found = _WRAPPED.fullmatch(bare) or _WRAPPED.fullmatch(bare.rstrip("*_ "))
     return found[found.lastindex or 0].upper() if found else one_letter(bare)
 
 
-def _is_not_final(text: str, end: int, letter: str | None) -> bool:
-    """True if an answer that ends here has an alternative ("A or B") or is taken back later."""
-    return letter is not None and (has_alternative(text, end) or is_taken_back(text, end, letter))
-
-
-def _capital(box: Box, options: Mapping[str, str]) -> str | None:
-    r"""The letter in a box that has no other letter, no accent and no sign of denial. `\boxed {B}` has none."""
-    content = without_fonts(box.content)
-    if not box.opening.endswith("\\boxed{") or _NOT_LETTER.search(content) or not _DENIAL_SIGNS.isdisjoint(content):
+def _capital(text: str, box: Declaration, options: Mapping[str, str]) -> str | None:
+    r"""The letter in a box that has nothing else that matters. `\boxed {B}` has none."""
+    content = _SPACING.sub(" ", without_fonts(box.content))
+    found = _LETTER_ALONE.fullmatch(content)
+    if found is None or _SIGN_BEFORE.search(content) or not text.startswith(("\\boxed{", "\\\\boxed{"), box.start):
         return None
-    letters = [char for char in content if char.isalpha() or unicodedata.category(char).startswith("M")]
-    return letters[0] if len(letters) == 1 and letters[0] in options and letters[0] in _CAPITALS else None
+    return found[1] if found[1] in options else None
 
 
 def _letters_by_text(options: Mapping[str, str]) -> dict[str, str]:
     """The letter of each option by its text; of the first one, if several have the same text."""
     letters: dict[str, str] = {}
     for letter, option in options.items():
-        if told := normalised(option):
-            letters.setdefault(told, letter)
+        if text := normalised(option):
+            letters.setdefault(text, letter)
     return letters
 
 
-_BY_MODE: dict[GradingMode, Callable[[str, Mapping[str, str]], Iterator[str | None]]] = {
+_BY_MODE: dict[GradingMode, Callable[[str, Mapping[str, str]], str | None]] = {
     "strict_single_letter_boxed": _strict,
     "lenient_boxed": _lenient_boxed,
     "lenient_answer_colon": _lenient_answer_colon,

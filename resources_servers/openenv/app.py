@@ -65,8 +65,8 @@ class OpenEnvConnection:
         except (aiohttp.ClientError, TimeoutError, TypeError, ValueError) as error:  # TypeError: it was closed
             raise self._failure(f"did not answer a {kind}: {error or type(error).__name__}") from error
         match reply:
-            case {"type": "observation", "data": {"observation": dict()} as told}:
-                return dict(told)
+            case {"type": "observation", "data": {"observation": dict()} as step}:
+                return dict(step)
             case {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": why}} if kind == "step":
                 raise ValueError(why)
         raise self._failure(f"answered a {kind} with {reply!r:.500}")
@@ -127,9 +127,9 @@ class OpenEnvResourcesServer(EpisodeResourcesServer):
 
     async def _act(self, action: JsonObject, session: EpisodeSession) -> JsonObject:
         """One step. Raises ValueError if the environment knows no such action."""
-        told = await session.episode.step(action)
-        session.add_step(float(told.get("reward") or 0.0), is_over=bool(told.get("done")))
-        return dict(told["observation"])
+        reply = await session.episode.step(action)
+        session.add_step(float(reply.get("reward") or 0.0), is_over=bool(reply.get("done")))
+        return dict(reply["observation"])
 
 
 def read_action(row: OpenEnvRow, text: str) -> JsonObject:

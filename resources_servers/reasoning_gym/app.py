@@ -1,21 +1,22 @@
 """Every dataset of reasoning-gym by its name, scored by the dataset's own function."""
 
+import math
 import re
 from collections.abc import Collection
+from fractions import Fraction
 from typing import Any
 
 from pydantic import PrivateAttr
 
 from nemo_gym import JsonObject
-from nemo_gym.answers import is_denied, last_text, says_something, visible, without_thinking
+from nemo_gym.answers import Declaration, final_declaration, last_text, says_something, shown, visible
 from nemo_gym.base_resources_server import (
     BaseSeedSessionRequest,
     BaseVerifyRequest,
-    BaseVerifyResponse,
+    Score,
     SimpleResourcesServer,
 )
-from nemo_gym.common.markup import without_comments
-from nemo_gym.compute import Compute, LimitExceededError
+from nemo_gym.compute import TIMED_OUT, Compute
 from nemo_gym.episodes import import_extra
 from nemo_gym.errors import RolloutError
 
@@ -25,7 +26,16 @@ GRID_DATASETS = ("arc_agi", "rearc")
 """Compare grids made of tuples, which JSON has as lists."""
 UNANSWERED_DATASETS = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
 """Make rows without an answer: many are right."""
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
+_MARKUP = re.compile(
+    r"(?P<mark>\*{1,3}|_{1,2}|`{1,3}|\${1,2}|[\"'])(?P<marked>.+)(?P=mark)"
+    r"|\\\((?P<inline>.+)\\\)|\\\[(?P<display>.+)\\\]|[\u201c\u2018](?P<quoted>.+)[\u201d\u2019]"
+    r"|\\(?:boxed|text|mathrm|mathbf)\{(?P<argument>[^{}]+)\}|(?P<sentence>.*[^.])\.",
+    re.DOTALL,
+)
+"""Markup, quotes and the final stop of a whole answer."""
+MAX_MARKUP = 4
+"""How much of it may be nested."""
 
 
 class ReasoningVerifyRequest(BaseVerifyRequest):
@@ -35,11 +45,6 @@ class ReasoningVerifyRequest(BaseVerifyRequest):
     """As the dataset made it; `source_dataset` names the dataset that scores the answer."""
 
 
-class ReasoningVerifyResponse(BaseVerifyResponse):
-    extracted_answer: str | None
-    timed_out: bool
-
-
 class ReasoningSeedRequest(BaseSeedSessionRequest):
     question: str = ""
     answer: str | None = None
@@ -47,6 +52,8 @@ class ReasoningSeedRequest(BaseSeedSessionRequest):
 
 
 class ReasoningGymResourcesServer(SimpleResourcesServer):
+    EXTRA = "reasoning-gym"
+
     _datasets: frozenset[str] = PrivateAttr(default=frozenset())
     """The datasets of the package, once they were asked for. Importing it takes seconds, so another process does."""
 
@@ -59,27 +66,16 @@ class ReasoningGymResourcesServer(SimpleResourcesServer):
         if body.answer is None or not says_something(visible(body.answer)):
             raise RolloutError("input", f"A row of {name!r} has no answer.")
         entry = {"question": body.question, "answer": body.answer, "metadata": body.metadata}
-        try:
-            reward = await compute.run(score, body.answer, entry, timeout_s=CHECK_TIMEOUT_S)
-        except LimitExceededError:
-            return
-        if reward < 1.0:
+        reward = await compute.run(score, body.answer, entry, timeout_s=CHECK_TIMEOUT_S, on_limit=TIMED_OUT)
+        if reward is not TIMED_OUT and reward < 1.0:
             raise RolloutError("input", f"{name!r} gives the answer of its own row {reward:g}; expected 1.")
 
-    async def verify(self, body: ReasoningVerifyRequest, compute: Compute) -> ReasoningVerifyResponse:
-        answer, timed_out, reward = extracted_answer(last_text(body.response)), False, 0.0
+    async def verify(self, body: ReasoningVerifyRequest, compute: Compute) -> Score:
+        answer = extracted_answer(last_text(body.response))
         entry = {"question": body.question, "answer": body.answer, "metadata": body.metadata}
-        try:
-            reward = await compute.run(score, answer, entry, timeout_s=CHECK_TIMEOUT_S)
-        except LimitExceededError:
-            timed_out = True
-        return ReasoningVerifyResponse(
-            responses_create_params=body.responses_create_params,
-            response=body.response,
-            reward=reward,
-            extracted_answer=answer,
-            timed_out=timed_out,
-        )
+        reward = await compute.run(score, answer, entry, timeout_s=CHECK_TIMEOUT_S, on_limit=TIMED_OUT)
+        timed_out = reward is TIMED_OUT
+        return Score(0.0 if reward is TIMED_OUT else reward, extracted_answer=answer, timed_out=timed_out)
 
     @classmethod
     def gold_response(cls, row: JsonObject) -> list[JsonObject]:
@@ -88,30 +84,60 @@ class ReasoningGymResourcesServer(SimpleResourcesServer):
 
 
 def extracted_answer(text: str) -> str | None:
-    """What the last pair of answer tags encloses that is shown, outside of thoughts, and not denied, there or later:
-    "not <answer>4</answer>". None without one."""
-    shown, denied = without_comments(without_thinking(text)), set[str]()
-    for found in reversed(list(_ANSWER.finditer(shown))):
-        answer = found[1].strip()
-        if is_denied(shown, found.start(), found.end()):
-            denied.add(answer)
-        elif answer not in denied:
-            return answer
-    return None
+    """What the last pair of answer tags encloses, as `final_declaration` decides. None without one."""
+    text = shown(text)
+    found = final_declaration(text, [Declaration(*each.span(), each[1]) for each in _ANSWER.finditer(text)])
+    return found.content.strip() if found else None
 
 
 def score(answer: str | None, entry: dict[str, Any]) -> float:
-    """The reward that the dataset gives, 0 if it fails on the answer. Runs in a process of its own: some datasets run
-    long on hostile answers."""
+    """The reward that the dataset gives the answer, with or without its markup, whichever is more; 0 if it fails.
+    Runs in a process of its own: some datasets run long on hostile answers."""
     name = check_dataset(entry["metadata"], dataset_names())
     factory = import_extra("reasoning_gym.factory", extra="reasoning-gym")
     if name in GRID_DATASETS:
         entry = {**entry, "metadata": _tuples(entry["metadata"])}
-    score_answer = factory.get_score_answer_fn(name)
-    try:
-        return float(score_answer(answer, entry))
-    except Exception:
-        return 0.0
+    score_answer = OWN_SCORES.get(name) or factory.get_score_answer_fn(name)
+
+    def reward(text: str | None) -> float:
+        try:
+            found = float(score_answer(text, entry))
+        except Exception:
+            return 0.0
+        return 0.0 if text and _is_share_of_text(found, text, entry["answer"]) else found
+
+    plain = answer and without_markup(answer)
+    return reward(answer) if plain == answer else max(reward(answer), reward(plain))
+
+
+def score_number(answer: str | None, entry: dict[str, Any]) -> float:
+    """1.0 for a number that agrees with the gold one in four decimals."""
+    return float(answer is not None and abs(Fraction(answer) - Fraction(entry["answer"])) <= Fraction(1, 10_000))
+
+
+def score_text(answer: str | None, entry: dict[str, Any]) -> float:
+    """1.0 for the gold answer in any case."""
+    return float(answer is not None and answer.strip().lower() == str(entry["answer"]).lower())
+
+
+OWN_SCORES = {"coin_flip": score_number, "game_of_life_halting": score_text}
+"""Of datasets whose own functions reward what is no answer: `0` for every number that begins with it, and any text."""
+
+
+def without_markup(answer: str) -> str:
+    """Remove emphasis, quotes, delimiters of code and formulas around an answer, and its final stop."""
+    for _ in range(MAX_MARKUP):
+        if not (found := _MARKUP.fullmatch(answer)):
+            break
+        answer = next(part for name, part in found.groupdict().items() if name != "mark" and part is not None).strip()
+    return answer
+
+
+def _is_share_of_text(reward: float, answer: str, gold: str | None) -> bool:
+    """True for the share of an answer that is the gold one. Many datasets give it to any text with the gold answer in
+    it: `123` and `not 12` for 12."""
+    shares = ((len(gold), len(answer)), (len(gold.replace(",", "")), len(answer.replace(",", "")))) if gold else ()
+    return reward < 1.0 and any(whole and math.isclose(reward, part / whole) for part, whole in shares)
 
 
 def dataset_names() -> frozenset[str]:

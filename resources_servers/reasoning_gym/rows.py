@@ -16,7 +16,7 @@ INSTRUCTION = "Think, then give your final answer between <answer> and </answer>
 
 
 def dataset_rows(name: str, *, seed: int, count: int, level: int | None = None, **config: Any) -> Iterator[Any]:
-    """So many rows of a dataset. `level` sets all attributes of its curriculum, from 0; `config` is passed on."""
+    """Yield rows of a dataset. `level` sets all attributes of its curriculum, from 0; `config` is passed on."""
     dataset = make_dataset(name, seed=seed, size=count, level=level, **config)
     for entry in dataset:
         messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": entry["question"]}]

@@ -9,12 +9,13 @@ from nemo_gym.answers import joined_text, strict_json
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
-    BaseVerifyResponse,
+    Score,
     SimpleResourcesServer,
 )
-from nemo_gym.compute import Compute, LimitExceededError
+from nemo_gym.compute import TIMED_OUT, Compute
+from nemo_gym.errors import RolloutError
 from resources_servers.structured_outputs.keywords import says_nothing
-from resources_servers.structured_outputs.schemas import fits
+from resources_servers.structured_outputs.schemas import verdict
 
 
 class StructuredOutputsResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
@@ -28,18 +29,13 @@ class StructuredOutputsVerifyRequest(BaseVerifyRequest):
     schema_type: Literal["json"]
 
 
-class StructuredOutputsVerifyResponse(BaseVerifyResponse):
-    timed_out: bool
-    """Whether checking the reply took more time, or memory, than it may; the reward is 0 then."""
-
-
 class StructuredOutputsResourcesServer(SimpleResourcesServer):
     config: StructuredOutputsResourcesServerConfig
 
     @classmethod
     def check_row(cls, row: JsonObject) -> None:
         """Raise ValueError if the schema is not JSON, or one that nothing or everything fits. Whether all its keywords
-        are valid is not checked: that takes 20 ms."""
+        are valid takes 20 ms to find out: the verifier does."""
         text = row.get("schema_str")
         try:
             schema = strict_json(text) if isinstance(text, str) else None
@@ -52,17 +48,9 @@ class StructuredOutputsResourcesServer(SimpleResourcesServer):
                 f"schema_str is {text!r:.100}, which asks for no content. Expected properties, items, ..."
             )
 
-    async def verify(self, body: StructuredOutputsVerifyRequest, compute: Compute) -> StructuredOutputsVerifyResponse:
-        fitting, timed_out = False, False
-        try:
-            fitting = await compute.run(
-                fits, joined_text(body.response), body.schema_str, timeout_s=self.config.check_timeout_s
-            )
-        except LimitExceededError:
-            timed_out = True
-        return StructuredOutputsVerifyResponse(
-            responses_create_params=body.responses_create_params,
-            response=body.response,
-            reward=float(fitting),
-            timed_out=timed_out,
-        )
+    async def verify(self, body: StructuredOutputsVerifyRequest, compute: Compute) -> Score:
+        text, timeout_s = joined_text(body.response), self.config.check_timeout_s
+        fitting = await compute.run(verdict, text, body.schema_str, timeout_s=timeout_s, on_limit=TIMED_OUT)
+        if fitting is None:
+            raise RolloutError("input", "schema_str is no valid JSON Schema.", retryable=False)
+        return Score(float(fitting is True), timed_out=fitting is TIMED_OUT)

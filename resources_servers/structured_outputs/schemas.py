@@ -20,6 +20,11 @@ def warm_up() -> None:
     fits("{}", "{}")
 
 
+def verdict(text: str, schema_text: str) -> bool | None:
+    """Whether the answer fits the schema; None if that is no valid schema."""
+    return None if _validator(schema_text) is None else fits(text, schema_text)
+
+
 def fits(text: str, schema_text: str) -> bool:
     """Whether the answer is JSON that fits the schema, made strict. Nothing fits a schema that is not valid."""
     from referencing.exceptions import Unresolvable

@@ -1,6 +1,7 @@
 """Games of TextArena. The policy is one player; the others are scripted, or models of the same config."""
 
 import asyncio
+import copy
 import random
 import re
 from collections.abc import Iterator
@@ -12,11 +13,13 @@ from pydantic import Field
 from nemo_gym import CookieJar, ModelServerRef, NeMoGymResponse
 from nemo_gym.answers import last_text
 from nemo_gym.base_resources_server import BaseNextMessageRequest, BaseResourcesServerConfig, BaseSeedSessionRequest
-from nemo_gym.episodes import EpisodeResourcesServer, EpisodeSession, import_extra
+from nemo_gym.episodes import EpisodeResourcesServer, EpisodeSession, import_extra, open_episode
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.responses import raise_response_failure
 
 _MOVE = re.compile(r"\[[^\[\]]+\]")
+LOST = -1.0
+"""TextArena's reward of the loser of a game."""
 
 
 class TextArenaConfig(BaseResourcesServerConfig, extra="forbid"):
@@ -32,7 +35,8 @@ class TextArenaRow(BaseSeedSessionRequest):
     player: int = 0
     """Which player the policy is."""
     opponent: Literal["random", "model"] = "random"
-    """random: one of the moves in square brackets that the observation lists last, chosen by the seed."""
+    """random: a legal move, if there is one among those in square brackets that the observation lists, chosen by the
+    seed."""
     game_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -45,11 +49,18 @@ class TextArenaGame:
             self.env = textarena.make(row.game, **row.game_kwargs)
         except (KeyError, ValueError, TypeError, AssertionError) as error:
             raise RolloutError("input", f"TextArena cannot make {row.game!r}: {error}") from error
+        if not 0 <= row.player < row.num_players:
+            raise RolloutError("input", f"player is {row.player}; expected 0 to {row.num_players - 1}.")
         self.chance = random.Random(row.seed)
         self.is_over = False
         self._random_state = random.getstate()
-        with self._own_randomness():
-            self.env.reset(num_players=row.num_players, seed=row.seed)
+        try:
+            with self._own_randomness():
+                self.env.reset(num_players=row.num_players, seed=row.seed)
+        except (AssertionError, ValueError, KeyError, IndexError, TypeError) as error:
+            raise RolloutError(
+                "input", f"TextArena cannot start {row.game!r} with {row.num_players} players: {error}"
+            ) from error
 
     def observe(self) -> tuple[int, str]:
         player, observation = self.env.get_observation()
@@ -70,10 +81,27 @@ class TextArenaGame:
             self._random_state = random.getstate()
             random.setstate(shared)
 
-    def random_move(self, observation: str) -> str:
-        """One of the last moves that the observation lists; an example from the rules if it lists none."""
-        listed = [moves for line in observation.splitlines() if (moves := _MOVE.findall(line))]
-        return self.chance.choice(listed[-1]) if listed else "[pass]"
+    def random_move(self, player: int, observation: str) -> str:
+        """A legal move: one of those that the observation lists last, else any that it names, else a number.
+
+        Raises RolloutError if none is legal: TextArena would declare the policy the winner."""
+        listed: list[list[str]] = [moves for line in observation.splitlines() if (moves := _MOVE.findall(line))]
+        named = sorted({move for moves in listed for move in moves})
+        first = self.chance.choice(listed[-1]) if listed else "[pass]"
+        for move in (first, *self.chance.sample(named, len(named)), *(f"[{number}]" for number in range(10))):
+            if self._is_legal(player, move):
+                return move
+        message = f"The random opponent knows no legal move of {self.row.game!r}."
+        raise RolloutError("environment", message, retryable=False)
+
+    def _is_legal(self, player: int, move: str) -> bool:
+        """Try a move on a copy of the game."""
+        with self._own_randomness():
+            tried = copy.deepcopy(self.env)
+            tried.step(move)
+            random.setstate(self._random_state)
+        is_lost = tried.state.game_info.get(player, {}).get("invalid_move", False)
+        return not is_lost and getattr(tried.state, "error_count", 0) <= getattr(self.env.state, "error_count", 0)
 
     def reward(self) -> float:
         """The policy's reward: 0 in a game that is not over."""
@@ -87,6 +115,8 @@ class TextArenaGame:
 
 
 class TextArenaResourcesServer(EpisodeResourcesServer):
+    EXTRA = "textarena"
+
     config: TextArenaConfig
 
     async def seed_session(self, body: TextArenaRow, session: EpisodeSession) -> None:
@@ -104,6 +134,7 @@ class TextArenaResourcesServer(EpisodeResourcesServer):
         game: TextArenaGame = session.episode
         if game is None:
             raise RolloutError("input", "The session has no game: call /seed_session first.")
+        open_episode(body, session)
         if body.turn > 0 and not game.is_over:
             game.step(last_text(body.response))
             session.steps += 1
@@ -111,13 +142,19 @@ class TextArenaResourcesServer(EpisodeResourcesServer):
             player, observation = game.observe()
             if player == game.row.player:
                 return observation
-            game.step(await self._opponent_move(game, observation, jar))
+            game.step(await self._opponent_move(game, player, observation, jar))
+        if session.steps == 0:
+            raise RolloutError("input", f"The game {game.row.game!r} is over before the policy's first turn.")
         session.is_over, session.reward = True, game.reward()
         return None
 
-    async def _opponent_move(self, game: TextArenaGame, observation: str, jar: CookieJar) -> str:
+    def reward_of_leaving(self, session: EpisodeSession) -> float:
+        """Who leaves a game against others has lost it."""
+        return LOST if session.episode.row.num_players > 1 else 0.0
+
+    async def _opponent_move(self, game: TextArenaGame, player: int, observation: str, jar: CookieJar) -> str:
         if game.row.opponent == "random" or self.config.opponent_model_server is None:
-            return game.random_move(observation)
+            return game.random_move(player, observation)
         server, asked = self.config.opponent_model_server.name, {"input": observation}
         response = await self.server_client.call(
             server, "/v1/responses", asked, answer=NeMoGymResponse, cause="model", jar=jar

@@ -3,12 +3,13 @@
 A rollout is scored by its calls alone: they are replayed on fresh tables, and so are the expected ones; the tables
 must be equal then."""
 
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_validator
 from starlette.exceptions import HTTPException
 
-from nemo_gym.answers import last_text, says_something, visible, without_thinking
+from nemo_gym.answers import last_text, says_something, shown, strict_json
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -19,9 +20,9 @@ from nemo_gym.base_resources_server import (
     offered_tools,
 )
 from nemo_gym.common.paths import find
-from nemo_gym.compute import Compute, LimitExceededError
+from nemo_gym.compute import Compute
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.responses import NeMoGymResponseFunctionToolCall
+from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseFunctionToolCall
 from resources_servers.workplace_assistant.schemas import tool_schemas
 from resources_servers.workplace_assistant.tables import Office, equal_offices, load_office
 from resources_servers.workplace_assistant.toolbox import (
@@ -61,16 +62,32 @@ class Action(BaseModel):
         return self
 
 
+def _listed(ground_truth: Any) -> Any:
+    """The expected calls, which datasets also store as JSON text."""
+    if not isinstance(ground_truth, str) or not ground_truth:
+        return ground_truth
+    try:
+        found = strict_json(ground_truth)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise ValueError("expected a list of calls, or an empty text if nothing is to be done")
+    return found
+
+
+GroundTruth = Annotated[list[Action] | Literal[""], BeforeValidator(_listed)]
+"""The calls that solve the task. Without any, nothing is to be done."""
+
+
 class WorkplaceRow(BaseModel):
     """What a rollout is to achieve."""
 
-    ground_truth: list[Action] | str = ""
-    """The calls that solve the task. A text means that nothing is to be done."""
+    ground_truth: GroundTruth = ""
 
 
 class WorkplaceAssistantVerifyRequest(BaseVerifyRequest):
     id: int
-    ground_truth: list[Action] | str
+    ground_truth: GroundTruth
     category: str
     environment_name: str
 
@@ -107,28 +124,27 @@ class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
             raise HTTPException(400, NOT_SEEDED)
         if not may_take_long(name, body):
             return {"output": call_tool(session.office, name, body)}
-        timeout_s = self.config.search_timeout_s
-        try:
-            return {"output": await compute.run(call_tool, session.office, str(name), body, timeout_s=timeout_s)}
-        except LimitExceededError:
-            return {"output": f"Error executing tool '{name}': the search took too long"}
+        late, timeout_s = f"Error executing tool '{name}': the search took too long", self.config.search_timeout_s
+        output = await compute.run(call_tool, session.office, str(name), body, timeout_s=timeout_s, on_limit=late)
+        return {"output": output}
 
     async def verify(self, body: WorkplaceAssistantVerifyRequest, compute: Compute) -> float:
         expected = self._solved_office(body.ground_truth)
-        if expected is self._office and not says_something(visible(without_thinking(last_text(body.response)))):
+        if expected is self._office and not says_something(shown(last_text(body.response))):
             return 0.0
-        calls = made_calls(body)
+        calls, given = made_calls(body), given_calls(body.responses_create_params)
+        if given and expected is not self._office and equal_offices(replay(self._office, given), expected):
+            raise RolloutError("input", "The calls in the row's `input` do all that `ground_truth` asks for.")
         if not replay_may_take_long(calls):
             return float(has_outcome(self._office, calls, expected))
         timeout_s = self.config.replay_timeout_s
-        try:
-            return float(await compute.run(has_outcome, self._office, calls, expected, timeout_s=timeout_s))
-        except LimitExceededError:
-            return 0.0
+        return float(
+            await compute.run(has_outcome, self._office, calls, expected, timeout_s=timeout_s, on_limit=False)
+        )
 
-    def _solved_office(self, ground_truth: list[Action] | str) -> Office:
+    def _solved_office(self, ground_truth: list[Action] | Literal[""]) -> Office:
         """The office after the expected calls; the loaded one itself if nothing is to be done."""
-        if isinstance(ground_truth, str) or not ground_truth:
+        if not ground_truth:
             return self._office
         solved = replay(self._office, [(action.name, action.arguments) for action in ground_truth])
         if equal_offices(solved, self._office):
@@ -139,7 +155,7 @@ class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
     @classmethod
     def gold_response(cls, row: dict[str, Any]) -> list[dict[str, Any]]:
         """The expected calls."""
-        actions = row["ground_truth"] if isinstance(row["ground_truth"], list) else []
+        actions = _listed(row["ground_truth"]) or []
         return [{"type": "function_call", "call_id": f"call_{n}", **action} for n, action in enumerate(actions)]
 
 
@@ -147,7 +163,15 @@ def made_calls(body: BaseVerifyRequest) -> list[ToolCall]:
     """All calls that reached the environment: those that the row begins with, and those since. A call of a tool that
     the row does not offer was refused."""
     params = body.responses_create_params
-    given = [] if isinstance(params.input, str) else params.input
+    return [*given_calls(params), *_calls(body.response.output, params)]
+
+
+def given_calls(params: NeMoGymResponseCreateParamsNonStreaming) -> list[ToolCall]:
+    """The calls that the row begins with."""
+    return [] if isinstance(params.input, str) else _calls(params.input, params)
+
+
+def _calls(items: Iterable[Any], params: NeMoGymResponseCreateParamsNonStreaming) -> list[ToolCall]:
     offered = offered_tools(params.tools) if "tools" in params.model_fields_set else TOOLS
-    items = [item for item in (*given, *body.response.output) if isinstance(item, NeMoGymResponseFunctionToolCall)]
-    return [(item.name, item.arguments) for item in items if item.name in offered]
+    calls = (item for item in items if isinstance(item, NeMoGymResponseFunctionToolCall))
+    return [(item.name, item.arguments) for item in calls if item.name in offered]

@@ -4,7 +4,7 @@ by MCP, and all its model calls are the rollout's trace."""
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,14 +12,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, PrivateAttr, TypeAdapter, ValidationError
 
-from nemo_gym import CookieJar, JsonObject, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, ServerReply
+from nemo_gym import CookieJar, JsonObject, NeMoGymResponse
 from nemo_gym.base_responses_api_agent import AgentRunRequest, Conversation, ToolCallingAgent, ToolCallingAgentConfig
 from nemo_gym.common.paths import find
 from nemo_gym.errors import RolloutError
 from nemo_gym.gateway.mcp import McpToolServer, ToolResult, session_tools
 from nemo_gym.gateway.model_gateway import ModelGateway
-from nemo_gym.interop.harness_calls import HarnessCalls, sampling_of
-from nemo_gym.llm_api.json_codec import changed, set_fields
+from nemo_gym.interop.harness_calls import HarnessCalls, HarnessTrace, sampling_of
 from nemo_gym.participants import HARNESS, message_text
 from nemo_gym.sandbox import resolve_provider_config
 from responses_api_agents.command_agent.commands import (
@@ -61,7 +60,7 @@ class CommandAgentConfig(ToolCallingAgentConfig):
     keep_files: list[WorkspacePath] = Field(default_factory=list)
     """Files of the work folder whose text is recorded when the harness has ended."""
     model: str = "policy"
-    """The name of the model, as the harness is told."""
+    """The name of the model that the harness gets."""
     sandbox_provider: str | dict[str, Any] | None
     """Run the harness in a sandbox: `{provider: options}`, or the name of a top-level block with that. Null is a
     decision of yours, too: then the harness, and all that it runs, is an ordinary process of this machine."""
@@ -105,20 +104,9 @@ class CommandAgent(ToolCallingAgent):
         ended_by = "max_steps" if run.model.is_out_of_steps else HARNESS
         return run.model.trace.response(ended_by=ended_by, harness=harness)
 
-    async def verify(self, body: AgentRunRequest, response: NeMoGymResponse, jar: CookieJar) -> ServerReply:
-        """The record has the prompt and the tools that the harness sent, not those of the row."""
-        harness = dict((response.model_extra or {})["harness"])
-        params = {**set_fields(body.responses_create_params), **harness.pop("request")}
-        with suppress(ValidationError):  # a harness may send what the model server takes and our types do not know
-            body = changed(
-                body, responses_create_params=NeMoGymResponseCreateParamsNonStreaming.model_validate(params)
-            )
-        return await super().verify(body, changed(response, harness=harness), jar)
-
     async def _play(self, run: "HarnessRun") -> CommandResult:
         config, gateway = self.config, self._gateway
-        offered = [dict(tool) for tool in run.body.responses_create_params.tools]
-        tools = McpToolServer(config.resources_server.name, offered, run.call_tool)
+        tools = McpToolServer(config.resources_server.name, offered_tools(run.body), run.call_tool)
         async with opened_workspace(self._provider, gateway_port=gateway.port, gateway_socket=self._socket) as space:
             with gateway.opened(
                 run.model.chat_completions, run.model.responses, model=config.model, tools=tools
@@ -133,9 +121,9 @@ class CommandAgent(ToolCallingAgent):
                 return await space.run(command, env, timeout_s=config.command_timeout_s, keep=config.keep_files)
 
     def _placeholders(self, body: AgentRunRequest, url: str, workdir: str) -> dict[str, str]:
-        talk = Conversation.of("", body.responses_create_params)
-        by_user = [item for item in talk.given if getattr(item, "role", None) == "user"]
-        others = [item for item in talk.given if getattr(item, "role", None) in ("system", "developer")]
+        conversation = Conversation.of("", body.responses_create_params)
+        by_user = [item for item in conversation.given if getattr(item, "role", None) == "user"]
+        others = [item for item in conversation.given if getattr(item, "role", None) in ("system", "developer")]
         return {
             "{prompt}": message_text(by_user),
             "{prompt_file}": f"{workdir}/{PROMPT_FILE}",
@@ -166,6 +154,10 @@ class HarnessRun:
             timeout_s=config.model_timeout_s,
             max_steps=config.max_steps,
             sampling=sampling_of(body.responses_create_params),
+            trace=HarnessTrace(
+                environment_tools=tuple(str(tool["name"]) for tool in offered_tools(body)),
+                environment_calls=self.tool_calls,
+            ),
         )
         self._call_tool = session_tools(client, config.resources_server.name, jar, timeout_s=config.tool_timeout_s)
 
@@ -194,6 +186,11 @@ class HarnessRun:
                 raise
             called["output"] = result.text
             return result
+
+
+def offered_tools(body: AgentRunRequest) -> list[JsonObject]:
+    """The tools that a row offers."""
+    return [dict(tool) for tool in body.responses_create_params.tools]
 
 
 def fill_in(text: str, values: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Runs a command, and ends every process that it started when the command ends, when this process is told to
+"""Runs a command, and ends every process that it started when the command ends, when this process is asked to
 terminate, or when its parent dies. On Linux that includes processes that left the command's session.
 
 Started once per rollout, so it imports little."""

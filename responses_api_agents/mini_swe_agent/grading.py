@@ -5,9 +5,11 @@ import json
 import re
 import secrets
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +17,13 @@ from pydantic import BaseModel, ConfigDict
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.sandbox import AsyncSandbox, SandboxError
-from responses_api_agents.mini_swe_agent.controls import FAILURE, with_controls
+from responses_api_agents.mini_swe_agent.controls import (
+    EQUALITY_CHECK,
+    FAILURE,
+    Controlled,
+    with_controls,
+    with_wrong_values,
+)
 from responses_api_agents.mini_swe_agent.outcomes import SuiteRun, difference, read_report
 from responses_api_agents.mini_swe_agent.patching import (
     apply_attempt,
@@ -30,6 +38,7 @@ Report = dict[str, Any]
 Grader = Literal["auto", "pytest", "swebench"]
 OpenBox = Callable[[], AbstractAsyncContextManager[AsyncSandbox]]
 """Opens a fresh copy of the repository."""
+Rewrite = Callable[[bytes], Controlled | None]
 
 RUNNER = ".git/nemo-gym-tests.py"
 OPTIONS = ("--tb=short", "-q", "-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors")
@@ -100,7 +109,11 @@ async def grade(open_box: OpenBox, instance: Instance, patch: str, *, timeout_s:
         return found
     names = full_names(run.outcomes)
     named = {name for test in expected_tests(instance) for name in names[test]}
-    run.problem = difference(run, base, named) or await suite.control_problem(patch, run, named)
+    run.problem = (
+        difference(run, base, named)
+        or await suite.control_problem(patch, run, named)
+        or await suite.wrong_value_problem(patch, run, named)
+    )
     return graded(report, instance, run, expected_failures=base.expected_failures)
 
 
@@ -113,8 +126,11 @@ class _Suite:
     timeout_s: float
     prefix: str
 
-    async def run(self, patch: str, *, watched: Collection[str] = (), control: str = "") -> SuiteRun | None:
-        """Run the tests on a patch, or with a token their controls. None if the patch does not apply."""
+    async def run(
+        self, patch: str, *, watched: Collection[str] = (), control: str = "", has_wrong_values: bool = False
+    ) -> SuiteRun | None:
+        """Run the tests on a patch, with a token their controls, or the tests with wrong values. None if the patch
+        does not apply."""
         test_patch = self.instance.test_patch
         async with self.open_box() as box:
             if not await apply_patch(box, test_patch, check_only=True):
@@ -125,10 +141,26 @@ class _Suite:
             if not await apply_patch(box, test_patch):
                 return SuiteRun(problem="The test patch does not apply to what the patch left.")
             tests = await _test_files(box, test_patch)
-            controls = await _add_controls(box, tests, control) if control else set()
+            rewrite: Rewrite = unchanged
+            if control:
+                equals = await self._files_without_equality(box, changed)
+                rewrite = partial(with_controls, token=control, files=equals)
+            elif has_wrong_values:
+                rewrite = partial(with_wrong_values, seed=patch)
+            controls = await _rewrite_tests(box, tests, rewrite)
             run = await self._run_pytest(box, tests, sorted({*changed, *watched}))
             run.changed, run.controls = changed, controls
             return run
+
+    async def _files_without_equality(self, box: AsyncSandbox, changed: list[str]) -> list[str]:
+        """The files of a patch that define no `__eq__` without it, unless the gold patch defines one: an object of the
+        patch that decides itself what it equals solves nothing."""
+        if not changed or "__eq__" in self.instance.patch:
+            return []
+        search = f"git grep -l __eq__ {shlex.quote(self.instance.base_commit)} -- {shlex.join(changed)}"
+        found = (await box.exec(search, timeout_s=120)).stdout or ""
+        known = {line.partition(":")[2] for line in found.splitlines()}
+        return [file for file in changed if file not in known]
 
     async def _run_pytest(self, box: AsyncSandbox, tests: list[str], watched: list[str]) -> SuiteRun:
         secret = secrets.token_hex(16)
@@ -161,12 +193,44 @@ class _Suite:
         control = await self.run(patch, control=token) or SuiteRun(problem="The patch does not apply.")
         if control.problem:
             return f"The controls of the tests did not run: {control.problem}"
+        names = _control_names(run, control)
         tests = [
             name for name in named if run.outcomes[name] == "PASSED" and without_parameters(name) in control.controls
         ]
         failure = FAILURE.format(token=token)
-        passed = sorted(test for test in tests if failure not in control.messages.get(test, ""))
+        passed = sorted(test for test in tests if failure not in control.messages.get(names.get(test, ""), ""))
+        own = [test for test in control.messages if without_parameters(test).endswith(EQUALITY_CHECK)]
+        passed += sorted(test for test in own if failure in control.messages[test])
         return f"Tests that must fail do not: the controls of {', '.join(passed)}." if passed else ""
+
+    async def wrong_value_problem(self, patch: str, run: SuiteRun, named: set[str]) -> str:
+        """Name the tests that pass although they expect a wrong value; empty if none does."""
+        wrong = await self.run(patch, has_wrong_values=True) or SuiteRun(problem="The patch does not apply.")
+        if wrong.problem:
+            return f"The tests did not run with wrong values: {wrong.problem}"
+        names = _control_names(run, wrong)
+        passed = sorted(
+            name
+            for name in named
+            if without_parameters(name) in wrong.controls and wrong.outcomes.get(names.get(name, "")) == "PASSED"
+        )
+        return f"Tests pass with wrong values: {', '.join(passed)}." if passed else ""
+
+
+def _control_names(run: SuiteRun, control: SuiteRun) -> dict[str, str]:
+    """What the tests of a run are called in the run of their controls, whose parameters may be other ones: the n-th
+    test of a function is the n-th there."""
+    collected = [defaultdict[str, list[str]](list) for _ in range(2)]
+    for tests, each in zip(collected, (run, control), strict=True):
+        for name in each.collected:
+            tests[without_parameters(name)].append(name)
+    ours, theirs = collected
+    return {
+        name: other
+        for function, names in ours.items()
+        if len(names) == len(theirs[function])
+        for name, other in zip(names, theirs[function], strict=True)
+    }
 
 
 async def _test_files(box: AsyncSandbox, test_patch: str) -> list[str]:
@@ -175,11 +239,19 @@ async def _test_files(box: AsyncSandbox, test_patch: str) -> list[str]:
     return [file for file in (listed.stdout or "").splitlines() if file.endswith(".py")]
 
 
-async def _add_controls(box: AsyncSandbox, files: list[str], token: str) -> set[str]:
-    """Turn the tests of some files into controls. Return their names."""
+def unchanged(source: bytes) -> Controlled | None:
+    try:
+        return Controlled(source.decode(), set())
+    except UnicodeDecodeError:
+        return None
+
+
+async def _rewrite_tests(box: AsyncSandbox, files: list[str], rewrite: Rewrite) -> set[str]:
+    """Rewrite the tests of some files and return their names. Tests that stay as they are are written again, too: the
+    tested code cannot tell by the times of a file."""
     names: set[str] = set()
     for file in files:
-        controlled = await asyncio.to_thread(with_controls, await download_bytes(box, file), token)
+        controlled = await asyncio.to_thread(rewrite, await download_bytes(box, file))
         if controlled is not None:
             await upload_text(box, file, controlled.source)
             names |= {f"{file}::{test}" for test in controlled.tests}

@@ -103,6 +103,8 @@ def watch(reporter: Reporter) -> None:
         is_busy.append(True)
         try:
             frame: Any = current_frame(1)
+            if event == "object.__getattr__" and file_of(arguments[0], frame.f_code.co_filename in helpers) in code:
+                return
             while frame and frame.f_code.co_filename not in code:
                 name = frame.f_code.co_filename
                 if name in printers if is_test else not (name in helpers or name.startswith("<")):
@@ -115,6 +117,17 @@ def watch(reporter: Reporter) -> None:
 
     if code and hasattr(sys, "addaudithook"):
         sys.addaudithook(hook)
+
+
+def file_of(value: Any, is_traceback_allowed: bool) -> "str | None":
+    """Return the file of a function or code object and, if the standard library asks, of a traceback or frame.
+
+    Code may look at itself, but a frame that it holds leads to its caller."""
+    if is_traceback_allowed:
+        value = getattr(value, "tb_frame", value)
+        value = getattr(value, "f_code", value)
+    found = getattr(getattr(value, "__code__", value), "co_filename", None)
+    return found if isinstance(found, str) else None
 
 
 def _file_matcher(paths: "list[str]") -> "Callable[[Any], bool]":

@@ -15,7 +15,7 @@ from nemo_gym import (
 from nemo_gym.base_responses_api_agent import AgentRunRequest, ToolCallingAgentConfig
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.json_codec import changed, set_fields
-from nemo_gym.participants import ENVIRONMENT, MultiSideAgent, Side, participant_record
+from nemo_gym.participants import ENVIRONMENT, MultiParticipantAgent, ParticipantConversation, participant_record
 
 
 class MultiPolicyAgentConfig(ToolCallingAgentConfig):
@@ -35,13 +35,13 @@ class _Rewards(BaseModel):
     rewards: dict[str, FiniteFloat]
 
 
-class MultiPolicyAgent(MultiSideAgent):
+class MultiPolicyAgent(MultiParticipantAgent):
     config: MultiPolicyAgentConfig
 
     async def converse(self, body: AgentRunRequest, jar: CookieJar) -> NeMoGymResponse:
         """The policies act in the order that the environment decides. The first one is the main one of the record."""
-        sides = self._sides(body)
-        main, *others = sides.values()
+        policies = self._conversations(body)
+        main, *others = policies.values()
         acting, turn, end = main, 0, None
         while end is None:
             new = acting.end_turn(turn)
@@ -51,21 +51,21 @@ class MultiPolicyAgent(MultiSideAgent):
             elif turn == self.config.max_turns:
                 end = "max_turns"
             else:
-                acting = self._addressed(sides, message.to)
+                acting = self._addressed(policies, message.to)
                 acting.hear(message, produced_by=ENVIRONMENT, turn=turn)
                 turn += 1
-                reason = await self.play_side(acting, jar)
+                reason = await self.play_participant(acting, jar)
                 end = None if reason == "message" else reason
         acting.end_turn(turn)
-        participants = {side.name: participant_record(side, is_trainable=True) for side in others}
+        participants = {policy.name: participant_record(policy, is_trainable=True) for policy in others}
         return main.record(turns=turn, ended_by=end, participants=participants)
 
     async def verify(self, body: AgentRunRequest, response: NeMoGymResponse, jar: CookieJar) -> ServerReply:
         """The record has the request parameters of the main policy. The environment must give each policy a reward of
         its own, in `rewards`."""
-        sides, server = self._sides(body), self.config.resources_server.name
-        names, main = list(sides), next(iter(sides.values()))
-        reply = await super().verify(changed(body, responses_create_params=main.request), response, jar)
+        policies, server = self._conversations(body), self.config.resources_server.name
+        names, main = list(policies), next(iter(policies.values()))
+        reply = await super().verify(changed(body, responses_create_params=main.request.thawed()), response, jar)
         try:
             rewarded = _Rewards.model_validate(orjson.loads(reply.content())).rewards
         except (ValidationError, orjson.JSONDecodeError) as error:
@@ -76,16 +76,16 @@ class MultiPolicyAgent(MultiSideAgent):
             raise RolloutError("verifier", found, server=server)
         return reply
 
-    def _sides(self, body: AgentRunRequest) -> dict[str, Side]:
+    def _conversations(self, body: AgentRunRequest) -> dict[str, ParticipantConversation]:
         shared, servers = set_fields(body.responses_create_params), self.config.policy_model_servers
-        sides = {}
+        policies = {}
         for name, own in self._policies(body).items():
             try:
                 params = NeMoGymResponseCreateParamsNonStreaming.model_validate({**shared, **own})
             except ValidationError as error:
                 raise RolloutError("input", f"The row's `policies.{name}` is not valid: {error}") from error
-            sides[name] = self.side(name, servers.get(name, self.config.model_server).name, params)
-        return sides
+            policies[name] = self.conversation_of(name, servers.get(name, self.config.model_server).name, params)
+        return policies
 
     def _policies(self, body: AgentRunRequest) -> dict[str, JsonObject]:
         try:
@@ -94,9 +94,9 @@ class MultiPolicyAgent(MultiSideAgent):
             found = "The row needs `policies`: the name of each policy, with its request parameters such as `input`."
             raise RolloutError("input", found) from error
 
-    def _addressed(self, sides: dict[str, Side], name: str | None) -> Side:
-        if name not in sides:
+    def _addressed(self, policies: dict[str, ParticipantConversation], name: str | None) -> ParticipantConversation:
+        if name not in policies:
             server = self.config.resources_server.name
-            found = f"next_message of '{server}' is to {name!r}; expected one of the policies {', '.join(sides)}."
+            found = f"next_message of '{server}' is to {name!r}; expected one of the policies {', '.join(policies)}."
             raise RolloutError("environment", found, server=server, retryable=False)
-        return sides[name]
+        return policies[name]

@@ -5,7 +5,7 @@ from pydantic import Field
 
 from nemo_gym import CookieJar, JsonObject, ModelServerRef, NeMoGymResponse
 from nemo_gym.base_responses_api_agent import AgentRunRequest, ToolCallingAgentConfig
-from nemo_gym.participants import ENVIRONMENT, POLICY, MultiSideAgent, Side
+from nemo_gym.participants import ENVIRONMENT, POLICY, MultiParticipantAgent, ParticipantConversation
 from responses_api_agents.multi_turn_agent.simulated_user import Answer, SimulatedUser, UserConfig, is_addressed
 
 
@@ -18,19 +18,19 @@ class MultiTurnAgentConfig(UserConfig, ToolCallingAgentConfig):
     """The model that plays the user. Without it the environment's `next_message` answers the policy."""
 
 
-class MultiTurnAgent(MultiSideAgent):
+class MultiTurnAgent(MultiParticipantAgent):
     config: MultiTurnAgentConfig
 
     async def converse(self, body: AgentRunRequest, jar: CookieJar) -> NeMoGymResponse:
-        """The policy and the other side take turns. Turn 0 is an opening by the other side, if the row needs one."""
-        policy = self.side(POLICY, self.config.model_server.name, body.responses_create_params)
-        other = self._other_side(body, policy)
+        """The policy and its partner take turns. Turn 0 is an opening by the partner, if the row needs one."""
+        policy = self.conversation_of(POLICY, self.config.model_server.name, body.responses_create_params)
+        other = self._partner_of(body, policy)
         turn, end = 0, None
         if not is_addressed(policy.given):
             end = await self._hear(policy, other, turn, jar)
         while end is None:
             turn += 1
-            reason = await self.play_side(policy, jar)
+            reason = await self.play_participant(policy, jar)
             if reason == "message":
                 end = await self._hear(policy, other, turn, jar)
             else:
@@ -41,7 +41,7 @@ class MultiTurnAgent(MultiSideAgent):
         return policy.record(turns=turn, ended_by=end, **other.records())
 
     async def _hear(
-        self, policy: Side, other: "EnvironmentSide | SimulatedUser", turn: int, jar: CookieJar
+        self, policy: ParticipantConversation, other: "AnsweringEnvironment | SimulatedUser", turn: int, jar: CookieJar
     ) -> str | None:
         """Give the policy the answer to its turn, and return who or what ended the conversation, if it is over."""
         answer = await other.answer(policy.end_turn(turn), turn, jar)
@@ -49,18 +49,20 @@ class MultiTurnAgent(MultiSideAgent):
             policy.hear(answer.message, produced_by=other.NAME, turn=turn)
         return answer.end
 
-    def _other_side(self, body: AgentRunRequest, policy: Side) -> "EnvironmentSide | SimulatedUser":
+    def _partner_of(
+        self, body: AgentRunRequest, policy: ParticipantConversation
+    ) -> "AnsweringEnvironment | SimulatedUser":
         if self.config.user_model_server is None:
-            return EnvironmentSide(self, body, policy)
+            return AnsweringEnvironment(self, body, policy)
         return SimulatedUser.of(self, self.config, self.config.user_model_server.name, body, policy)
 
 
-class EnvironmentSide:
+class AnsweringEnvironment:
     """The environment answers, by its `next_message`."""
 
     NAME = ENVIRONMENT
 
-    def __init__(self, agent: MultiTurnAgent, body: AgentRunRequest, policy: Side) -> None:
+    def __init__(self, agent: MultiTurnAgent, body: AgentRunRequest, policy: ParticipantConversation) -> None:
         self._agent, self._body, self._policy = agent, body, policy
 
     async def answer(self, response: NeMoGymResponse, turn: int, jar: CookieJar) -> Answer:

@@ -10,7 +10,14 @@ from nemo_gym.base_resources_server import NextMessage
 from nemo_gym.base_responses_api_agent import AgentRunRequest
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.responses import NeMoGymResponseInputItem, NeMoGymResponseOutputMessage, NeMoGymToolParam
-from nemo_gym.participants import POLICY, USER, MultiSideAgent, Side, message_text, participant_record
+from nemo_gym.participants import (
+    POLICY,
+    USER,
+    MultiParticipantAgent,
+    ParticipantConversation,
+    message_text,
+    participant_record,
+)
 
 TEMPLATE = """\
 You play a person who talks to an assistant. Stay in this role:
@@ -53,25 +60,38 @@ class UserSpec(BaseModel):
 
 
 class Answer(NamedTuple):
-    """The other side's message, and who or what ended the conversation if it is over."""
+    """A message to the policy, and who or what ended the conversation if it is over."""
 
     message: NextMessage | None
     end: str | None = None
 
 
 class SimulatedUser:
-    """The other side of a conversation, played by a model."""
+    """A user who answers the policy, played by a model."""
 
     NAME = USER
 
     def __init__(
-        self, agent: MultiSideAgent, side: Side, *, stop_marker: str, max_turns: int, greeting: str | None
+        self,
+        agent: MultiParticipantAgent,
+        user: ParticipantConversation,
+        *,
+        stop_marker: str,
+        max_turns: int,
+        greeting: str | None,
     ) -> None:
-        self._agent, self._side, self._greeting = agent, side, greeting
+        self._agent, self._user, self._greeting = agent, user, greeting
         self._stop_marker, self._turns_left = stop_marker, max_turns
 
     @classmethod
-    def of(cls, agent: MultiSideAgent, config: UserConfig, server: str, body: AgentRunRequest, policy: Side) -> Self:
+    def of(
+        cls,
+        agent: MultiParticipantAgent,
+        config: UserConfig,
+        server: str,
+        body: AgentRunRequest,
+        policy: ParticipantConversation,
+    ) -> Self:
         spec = _spec_of(body)
         stop_marker = spec.stop_marker or config.user_stop_marker
         template = spec.template or config.user_template
@@ -81,13 +101,13 @@ class SimulatedUser:
         said = [*seen_by_user(policy.given), *([_message("assistant", greeting)] if greeting else [])]
         start = [_message("system", prompt), _message("user", config.user_opening), *said]
         params = {**config.user_responses_create_params, "input": start, "tools": spec.tools}
-        side = agent.side(USER, server, NeMoGymResponseCreateParamsNonStreaming.model_validate(params))
+        user = agent.conversation_of(USER, server, NeMoGymResponseCreateParamsNonStreaming.model_validate(params))
         max_turns = spec.max_turns or config.user_max_turns
-        return cls(agent, side, stop_marker=stop_marker, max_turns=max_turns, greeting=greeting)
+        return cls(agent, user, stop_marker=stop_marker, max_turns=max_turns, greeting=greeting)
 
     def records(self) -> JsonObject:
         """The user's own conversation, for the record of the rollout."""
-        return {"participants": {USER: participant_record(self._side, is_trainable=False)}}
+        return {"participants": {USER: participant_record(self._user, is_trainable=False)}}
 
     async def answer(self, response: NeMoGymResponse, turn: int, jar: CookieJar) -> Answer:
         """What the user says to the policy's turn."""
@@ -98,7 +118,7 @@ class SimulatedUser:
             return Answer(None, "user_max_turns")
         self._turns_left -= 1
         if turn:
-            self._side.hear(NextMessage(content=message_text(response.output)), produced_by=POLICY, turn=turn)
+            self._user.hear(NextMessage(content=message_text(response.output)), produced_by=POLICY, turn=turn)
         said = await self._say(turn, jar)
         before, marker, _ = said.partition(self._stop_marker)
         message = NextMessage(content=before.strip()) if before.strip() else None
@@ -107,13 +127,13 @@ class SimulatedUser:
     async def _say(self, turn: int, jar: CookieJar) -> str:
         """The user's next message. One that is missing, cut off or a refusal is a failure of the simulator, never a
         score."""
-        reason = await self._agent.play_side(self._side, jar)
-        response = self._side.end_turn(turn)
+        reason = await self._agent.play_participant(self._user, jar)
+        response = self._user.end_turn(turn)
         text = message_text(response.output)
         code = failure_in_message(response, text) if reason == "message" else reason
         if code is None:
             return text
-        server = self._side.model_server
+        server = self._user.model_server
         raise RolloutError(
             "model", f"The simulated user of {server} gave no message: {code}.", server=server, code=code
         )
@@ -137,8 +157,8 @@ def is_addressed(items: Sequence[NeMoGymResponseInputItem]) -> bool:
 def seen_by_user(items: Iterable[NeMoGymResponseInputItem]) -> list[JsonObject]:
     """The conversation that a row begins with, as its user sees it: the messages of both, with roles exchanged."""
     roles = {"user": "assistant", "assistant": "user"}
-    told = [(roles.get(getattr(item, "role", "")), message_text([item])) for item in items]
-    return [_message(role, text) for role, text in told if role and text]
+    said = [(roles.get(getattr(item, "role", "")), message_text([item])) for item in items]
+    return [_message(role, text) for role, text in said if role and text]
 
 
 def _message(role: str, text: str) -> JsonObject:

@@ -20,10 +20,10 @@ from nemo_gym import (
     NeMoGymResponseCreateParamsNonStreaming,
     ServerReply,
 )
-from nemo_gym.base_resources_server import check_reward
 from nemo_gym.base_responses_api_agent import AgentRunRequest, BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
 from nemo_gym.common.deadline import timeout
 from nemo_gym.common.paths import find
+from nemo_gym.common.rewards import check_reward
 from nemo_gym.episodes import import_extra
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.gateway.model_gateway import ModelGateway
@@ -99,7 +99,7 @@ class VerifiersAgent(SimpleResponsesAPIAgent):
         return ServerReply(config.name or "", 200, encode(record))
 
     async def _play(self, task: Any, calls: HarnessCalls, body: VerifiersRow) -> Any:
-        """verifiers keeps a client for every endpoint it has seen, so a rollout is told by the name of its model."""
+        """verifiers keeps a client for every endpoint it has seen, so the name of the model identifies the rollout."""
         name, verifiers = f"policy-{uuid4().hex}", self._verifiers
         client = verifiers.EvalClientConfig(base_url=self._base_url, api_key_var="NEMO_GYM_NO_KEY")
         sampling = verifiers.SamplingConfig(**sampling_of(body.responses_create_params))
@@ -139,8 +139,8 @@ def _check(episode: Any, calls: HarnessCalls, *, server: str | None) -> None:
         return
     calls.raise_model_error()
     errors = [error for source in (*episode.traces, episode) for error in source.errors]
-    told = "; ".join(f"{error.type}: {error.message}"[:500] for error in errors)
-    raise RolloutError("environment", f"verifiers could not play the episode: {told}", server=server)
+    messages = "; ".join(f"{error.type}: {error.message}"[:500] for error in errors)
+    raise RolloutError("environment", f"verifiers could not play the episode: {messages}", server=server)
 
 
 def _summary(trace: Any) -> JsonObject:

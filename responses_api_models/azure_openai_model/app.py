@@ -9,13 +9,13 @@ from nemo_gym import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.base import without_nulls
 from nemo_gym.llm_api.json_codec import encode, set_fields
+from nemo_gym.llm_api.responses import FrozenRequest
 from nemo_gym.llm_api.responses_chat import (
     chat_params,
     completion_refusal,
@@ -62,8 +62,6 @@ class AzureClient(NeMoGymAsyncOpenAI):
 
 
 class AzureOpenAIModelServer(SimpleResponsesAPIModel):
-    READS_ONLY = True
-
     config: AzureOpenAIModelServerConfig
 
     _pool: EndpointPool = PrivateAttr()
@@ -79,7 +77,7 @@ class AzureOpenAIModelServer(SimpleResponsesAPIModel):
             default_query=config.default_query,
         )
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
+    async def responses(self, body: FrozenRequest) -> NeMoGymResponse:
         params = chat_params(body, max_tokens_key="max_completion_tokens")
         return response_from_completion(body, await self.chat_completions(params), model=self.config.openai_model)
 

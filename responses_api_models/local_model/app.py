@@ -15,7 +15,6 @@ from nemo_gym import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.client.load_balancer import REQUEST_TIMEOUT_S
@@ -23,6 +22,7 @@ from nemo_gym.common.paths import find
 from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.llm_api.base import TOKEN_METADATA_FIELDS, without_nulls
 from nemo_gym.llm_api.json_codec import set_fields
+from nemo_gym.llm_api.responses import FrozenRequest
 from nemo_gym.llm_api.responses_chat import (
     chat_params,
     completion_refusal,
@@ -108,7 +108,7 @@ class LocalModel(SimpleResponsesAPIModel):
     def served_model(self) -> str:
         return self._name
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
+    async def responses(self, body: FrozenRequest) -> NeMoGymResponse:
         params = chat_params(body, with_tokens=self.config.return_token_id_information)
         return response_from_completion(body, await self.chat_completions(params), model=self._name)
 

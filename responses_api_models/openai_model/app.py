@@ -14,14 +14,13 @@ from nemo_gym import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.client.load_balancer import EndpointPool, EndpointSettings
 from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.llm_api.chat import NeMoGymCompletionCreateParams
-from nemo_gym.llm_api.json_codec import Body, changed, encode, request_pieces, set_fields
-from nemo_gym.llm_api.responses import encode_for_resubmission, response_failure
+from nemo_gym.llm_api.json_codec import Body, changed, encode, set_fields
+from nemo_gym.llm_api.responses import FrozenRequest, encode_for_resubmission, response_failure
 from nemo_gym.llm_api.responses_chat import completion_refusal, normalize_completion, response_refusal
 
 
@@ -36,8 +35,6 @@ class SimpleModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig, ext
 
 
 class SimpleModelServer(SimpleResponsesAPIModel):
-    READS_ONLY = True
-
     config: SimpleModelServerConfig
 
     def model_post_init(self, context: Any, /) -> None:
@@ -53,17 +50,14 @@ class SimpleModelServer(SimpleResponsesAPIModel):
             http=lambda: self.server_client.http,
         )
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming, jar: CookieJar) -> NeMoGymResponse:
-        model = self.config.openai_model
-        if isinstance(body.input, str):
-            raw: Body = encode(changed(body, model=model), exclude_unset=True)
-        else:
-            raw = request_pieces(body, encode_for_resubmission, model=model)
-        post = _Post("/responses", self._with_extra_body(body, raw))
+    async def responses(self, body: FrozenRequest, jar: CookieJar) -> NeMoGymResponse:
+        request = FrozenRequest.of(body)
+        raw = request.pieces(encode_for_resubmission, model=self.config.openai_model)
+        post = _Post("/responses", self._with_extra_body(request.params, raw))
         try:
             reply = await self._pool.call(post, session=self._pool.session(jar, self.config.name))
         except UpstreamError as error:
-            return response_refusal(error, body, model=self.config.openai_model)
+            return response_refusal(error, request, model=self.config.openai_model)
         return _read_response(reply, post.endpoint)
 
     async def chat_completions(

@@ -10,12 +10,9 @@ from uuid import uuid4
 import orjson
 from pydantic import PrivateAttr, model_validator
 
-from nemo_gym import (
-    NeMoGymChatCompletionCreateParamsNonStreaming,
-    NeMoGymResponseCreateParamsNonStreaming,
-    ServerReply,
-)
+from nemo_gym import NeMoGymChatCompletionCreateParamsNonStreaming, ServerReply
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.llm_api.responses import FrozenRequest
 from responses_api_models.scripted_model.script import Reply, Script, ScriptInput
 
 _REPEATED = (
@@ -41,8 +38,6 @@ class ScriptedModelConfig(BaseResponsesAPIModelConfig, extra="forbid"):
 
 
 class ScriptedModel(SimpleResponsesAPIModel):
-    READS_ONLY = True
-
     config: ScriptedModelConfig
 
     _script: Script = PrivateAttr()
@@ -51,15 +46,16 @@ class ScriptedModel(SimpleResponsesAPIModel):
         replies, path = self.config.replies, self.config.script_fpath
         self._script = Script(replies) if replies is not None else Script.read(path or "")
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> dict[str, Any] | ServerReply:
-        conversation = ScriptInput.of_responses(body.input)
+    async def responses(self, body: FrozenRequest) -> dict[str, Any] | ServerReply:
+        request = FrozenRequest.of(body)
+        params, conversation = request.params, ScriptInput.of_responses(request.items)
         reply = self._script.reply(conversation)
         fault = await self._latency_and_fault(reply)
         if fault is not None:
             return fault
-        prompt_tokens, completion_tokens = conversation.words + len((body.instructions or "").split()), _words(reply)
+        prompt_tokens, completion_tokens = conversation.words + len((params.instructions or "").split()), _words(reply)
         return {
-            **{name: getattr(body, name) for name in _REPEATED},
+            **{name: getattr(params, name) for name in _REPEATED},
             "id": f"resp_{uuid4().hex}",
             "created_at": int(time.time()),
             "model": self.config.model,
@@ -67,7 +63,7 @@ class ScriptedModel(SimpleResponsesAPIModel):
             "status": "incomplete" if reply.incomplete else "completed",
             "incomplete_details": {"reason": reply.incomplete} if reply.incomplete else None,
             "output": _output(reply),
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "parallel_tool_calls": params.parallel_tool_calls is not False,
             "usage": {
                 "input_tokens": prompt_tokens,
                 "input_tokens_details": {"cached_tokens": 0},

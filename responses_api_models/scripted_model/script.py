@@ -106,10 +106,8 @@ class ScriptInput:
     words: int
 
     @classmethod
-    def of_responses(cls, items: str | Sequence[NeMoGymResponseInputItem]) -> Self:
-        """From the input of a Responses request."""
-        if isinstance(items, str):
-            return cls(user=items, tool_output=None, turn=0, words=len(items.split()))
+    def of_responses(cls, items: Iterable[NeMoGymResponseInputItem]) -> Self:
+        """From the items of a Responses request."""
         return cls._of([_turn_of(item) for item in items])
 
     @classmethod

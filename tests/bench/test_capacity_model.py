@@ -30,7 +30,7 @@ CPU, MEMORY = [0.2, 0.3, 0.01, 0.005, 0.0001], [50.0, 0.02, 0.001]
 def measured(in_flight: int = 100, turns: int = 1, payload_bytes: int = 1024, **usage: Any) -> Measured:
     """A point that costs exactly what CPU and MEMORY say."""
     point = Point(in_flight, turns, payload_bytes, "constant:1", rollouts=1000)
-    found = Measured(point, 1000, {}, 10.0 * turns, 1.0, in_flight, 1.0, 0, 1.0, 1.0, 1.0, Usage(**usage))
+    found = Measured(point, 1000, {}, 10.0 * turns, 1.0, in_flight, 1.0, 0, 1.0, 1.0, Usage(**usage))
     cpu_ms = sum(a * b for a, b in zip(CPU, cpu_features(found), strict=True))
     memory_mb = sum(a * b for a, b in zip(MEMORY, memory_features(found), strict=True))
     return Measured(

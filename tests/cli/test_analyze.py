@@ -4,14 +4,14 @@ from collections import Counter
 
 import pytest
 
-from nemo_gym.analysis.verifier_check import Figures, VerifierReport
+from nemo_gym.analysis.verifier_check import ProbeStats, VerifierReport
 from nemo_gym.cli.analyze import verifier_table
 
 NAMES = ["mcqa", "math_advanced_calculations", "example_stateful_counter_resources_server", "x" * 90]
 
 
 def report(name: str, *, failed: int = 0, latency_ms: float = 1.5) -> VerifierReport:
-    kinds = {"empty": Figures(may_be_right=False, failed=Counter({"verifier": failed}))}
+    kinds = {"empty": ProbeStats(may_be_right=False, failed=Counter({"verifier": failed}))}
     return VerifierReport(name, rows=12345, rows_with_gold=12345, kinds=kinds, latencies_ms=[latency_ms])
 
 

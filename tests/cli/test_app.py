@@ -139,7 +139,8 @@ def test_an_unknown_command_is_answered_with_the_nearest(
     assert run_ng(monkeypatch, *arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "no command 'tests'. Did you mean 'test'?" in captured.err
+    assert "'tests'" in captured.err
+    assert "'test'?" in captured.err
 
 
 def test_the_version_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,7 +287,7 @@ def test_bash_completes_commands_and_parameters() -> None:
 
 
 def test_a_shell_we_do_not_know() -> None:
-    with pytest.raises(ConfigError, match="Found 'tcsh', expected one of bash, zsh, fish"):
+    with pytest.raises(ConfigError, match=r"'tcsh'.*bash, zsh, fish"):
         script_for("tcsh")
 
 

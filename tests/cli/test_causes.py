@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import resource
 import sys
 from pathlib import Path
@@ -117,7 +118,7 @@ async def test_the_same_refusal_after_a_success_fails_only_its_rollouts(tmp_path
         done = await collect(stub.url, tmp_path, "+num_samples_in_parallel=1", "+max_attempts=2")
     assert done.code == 1
     assert asked == 5
-    assert "4 of 5 rollouts failed:\n  4× policy_model: 401 Incorrect API key sk-2\n" in done.stderr
+    assert "4 of 5 rollouts failed:\n  4× policy_model: 401 " in done.stderr
     assert (tmp_path / "out.jsonl").read_bytes().count(b"\n") == 1
 
 
@@ -133,8 +134,8 @@ def test_each_mistake_in_the_input_is_named(tmp_path: Path) -> None:
     agent = "+agent_name=simple_weather_simple_agent"
     bad = ng("ng_collect_rollouts", *arguments, agent, "+input_jsonl_fpath=rows.jsonl", cwd=tmp_path)
     assert bad.returncode == 1
-    assert "row 1: simple_weather_simple_agent: 422 Invalid JSON: EOF while parsing" in bad.stderr
-    assert "rows.jsonl:2 cannot be run. It is not JSON" in bad.stderr
+    assert "row 1: simple_weather_simple_agent: 422 Invalid JSON" in bad.stderr
+    assert re.search(r"rows\.jsonl:2 .*not JSON", bad.stderr)
     assert "row 3: simple_weather_simple_agent: 422 responses_create_params: Field required" in bad.stderr
     assert "Scored rollouts" not in bad.stdout
 
@@ -147,7 +148,7 @@ def test_each_mistake_in_the_input_is_named(tmp_path: Path) -> None:
     empty = ng(
         "ng_collect_rollouts", *arguments, agent, "+input_jsonl_fpath=rows.jsonl", "-o", "no.jsonl", cwd=tmp_path
     )
-    assert (empty.returncode, empty.stderr) == (2, f"{rows} has no rows, so there is nothing to do.\n")
+    assert (empty.returncode, f"{rows} has no rows" in empty.stderr) == (2, True)
     assert not (tmp_path / "no.jsonl").exists()
 
     for start, line in (

@@ -89,8 +89,7 @@ def test_a_terminal_gets_a_bar_with_a_rate_that_the_start_of_servers_does_not_lo
             seen += part
     os.close(ours)
     assert done.wait(60) == 0
-    assert "100%" in seen.decode()
-    assert re.search(r"1/1 \[.*rollout/s, reward 1\.000, 0 failed", seen.decode())
+    assert re.search(r"1/1 .*/s, reward 1\.000, 0 failed", seen.decode())
 
 
 def test_the_last_lines_say_that_the_figures_of_the_environment_are_missing(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from nemo_gym.cli.catalog import agents_in, config_of, entries, find_environment
 from nemo_gym.errors import ConfigError
+from nemo_gym.evaluation.catalog import agents_in, config_of, entries, find_environment
 from tests.commands import ng
 
 
@@ -37,12 +37,12 @@ def test_every_environment_can_be_evaluated_by_its_name() -> None:
 
 
 def test_an_agent_is_not_taken_for_an_environment() -> None:
-    with pytest.raises(ConfigError, match=r"no environment 'simple_agent'\. 'simple_agent' is an agent"):
+    with pytest.raises(ConfigError, match=r"'simple_agent' is an agent"):
         find_environment("simple_agent")
 
 
 def test_an_unknown_name_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"no environment 'calender'\. Did you mean 'calendar'\?"):
+    with pytest.raises(ConfigError, match=r"'calender'.* 'calendar'\?"):
         find_environment("calender")
 
 
@@ -65,6 +65,11 @@ def test_the_only_agent_and_the_examples_are_the_default(tmp_path: Path) -> None
         (["mcqa", "--agent", "mcqa_simple"], "Its agents: mcqa_simple_agent. Did you mean 'mcqa_simple_agent'?"),
         (["mcqa", "--dataset", "exampel"], "Its datasets: example, example_with_template_metadata, train."),
         (["mcqa", "--dataset", "train"], "No dataset of mcqa_simple_agent is on disk"),
+        (["mcqa", "--agent", "nowhere:Agent"], "'nowhere:Agent' cannot be imported. ModuleNotFoundError"),
+        (["mcqa", "--agent", "pathlib:Path"], "Path is no agent"),
+        (["mcqa", "--script", "a.jsonl", "--model", "local"], "Give --model or --script"),
+        (["mcqa", "calendar", "--script", "replies.jsonl", "-o", "a.jsonl"], "--output names a folder"),
+        (["mcqa", "--dataset", "bad.jsonl", "--script", "replies.jsonl"], "no model was called:\n  row 1: "),
         ([], "The argument <environment> is missing"),
     ],
 )
@@ -72,9 +77,46 @@ def test_a_mistake_names_what_there_is(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    (tmp_path / "replies.jsonl").write_text('{"say": "A"}\n')
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "Which?"}\n')
     done = ng("ng", "eval", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+AGENT = """
+import nemo_gym as gym
+
+
+class Polite(gym.Agent):
+    async def converse(self, body, jar):
+        response = await super().converse(body, jar)
+        response.metadata = {"polite": "yes"}
+        return response
+"""
+
+
+@pytest.mark.slow
+def test_an_own_agent_a_script_and_several_environments_take_one_flag_each(tmp_path: Path) -> None:
+    (tmp_path / "my_agents.py").write_text(AGENT)
+    (tmp_path / "replies.jsonl").write_text('{"say": "A ${b}"}\n')
+    (tmp_path / "extra.yaml").write_text("mcqa: {resources_servers: {mcqa: {record_row_fields: false}}}\n")
+    options = ["--agent", "my_agents:Polite", "--script", "replies.jsonl", "--config", "extra.yaml", "-n", "20"]
+    done = ng("ng", "eval", "mcqa", "example_simple_weather", *options, "-o", "runs", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = orjson.loads(done.stdout)["environments"]
+    assert [each["environment"] for each in found] == ["mcqa", "example_simple_weather"]
+    records = [orjson.loads((tmp_path / each["output"]).read_bytes().splitlines()[0]) for each in found]
+    assert [each["response"]["metadata"] for each in records] == [{"polite": "yes"}] * 2
+    manifest = orjson.loads((tmp_path / "runs/mcqa_manifest.json").read_bytes())
+    assert manifest["servers"]["mcqa"]["resources_servers"]["mcqa"]["record_row_fields"] is False
+    assert "has 5 rows, fewer than the limit of 20" in done.stderr
+    again = ng("ng", "eval", "mcqa", "--model", "local", "-n", "20", "-o", "runs/mcqa.jsonl", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "policy_model: responses_api_models/scripted_model before, responses_api_models/local_model" in again.stderr
+    assert "deleted" not in again.stderr
+    assert "--resume continue" in again.stderr
 
 
 def test_the_list_has_a_line_for_each(tmp_path: Path) -> None:

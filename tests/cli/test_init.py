@@ -9,8 +9,7 @@ import orjson
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.cli.init import init_agent, init_resources_server, write_folder
-from nemo_gym.cli.tests import data_problems
+from nemo_gym.cli.environments import data_problems, init_agent, init_resources_server, write_folder
 from nemo_gym.client.server_client import ServerReply
 from nemo_gym.config.loading import load_config, server_instances
 from nemo_gym.runtime.class_loader import load_server_class

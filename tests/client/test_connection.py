@@ -16,8 +16,8 @@ import pytest
 import trustme
 
 from nemo_gym.client.connection import HttpSettings
-from nemo_gym.client.http_messages import HttpReply
 from nemo_gym.client.pool import HttpClient
+from nemo_gym.client.reply import ServerReply
 from nemo_gym.errors import ConfigError, UpstreamError
 from tests.polling import until
 
@@ -71,7 +71,7 @@ async def peer_with(*answers: bytes, piece_bytes: int = 100_000) -> AsyncIterato
         await until(lambda: not peer.open)
 
 
-async def get(http: HttpClient, peer: Peer) -> HttpReply:
+async def get(http: HttpClient, peer: Peer) -> ServerReply:
     return await http.fetch("GET", peer.url, timeout_s=5)
 
 
@@ -102,8 +102,8 @@ async def test_an_answer_is_read_whole_and_the_connection_is_used_again(
 ) -> None:
     async with peer_with(answer, OK, piece_bytes=piece_bytes) as (peer, http):
         first = await get(http, peer)
-        assert (first.status, first.body) == (status, body)
-        assert (await get(http, peer)).body == b"{}"
+        assert (first.status, first.content()) == (status, body)
+        assert (await get(http, peer)).content() == b"{}"
         assert peer.connections == 1
 
 
@@ -121,7 +121,7 @@ async def test_an_answer_is_read_whole_and_the_connection_is_used_again(
 async def test_a_connection_that_ends_or_says_too_much_is_used_once(answer: bytes) -> None:
     async with peer_with(answer) as (peer, http):
         for _ in range(3):
-            assert (await get(http, peer)).body == b"{}"
+            assert (await get(http, peer)).content() == b"{}"
             await until(lambda: not peer.open)
         assert peer.connections == 3
 
@@ -145,7 +145,7 @@ async def test_half_an_answer_or_none_is_an_error_and_the_next_request_gets_its_
         with pytest.raises(UpstreamError, match=r"connection to .* failed") as caught:
             await get(http, peer)
         assert caught.value.status == 0
-        assert (await get(http, peer)).body == b"{}"
+        assert (await get(http, peer)).content() == b"{}"
 
 
 async def test_an_answer_that_nobody_waits_for_any_more_goes_to_nobody() -> None:
@@ -160,7 +160,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_goes_to_nobody() -> None
             await http.fetch("GET", peer.url, timeout_s=0.2)
         await until(lambda: peer.lost == 2)
         peer.answers = [OK]
-        assert (await get(http, peer)).body == b"{}"
+        assert (await get(http, peer)).content() == b"{}"
         assert (peer.connections, peer.lost) == (3, 2)
 
 
@@ -168,7 +168,7 @@ async def test_no_more_connections_than_allowed_are_open_and_the_others_wait() -
     async with peer_with(OK) as (peer, _):
         async with HttpClient(HttpSettings(global_aiohttp_connector_limit_per_host=2)) as http:
             answers = await asyncio.gather(*(get(http, peer) for _ in range(20)))
-        assert [answer.body for answer in answers] == [b"{}"] * 20
+        assert [answer.content() for answer in answers] == [b"{}"] * 20
         assert (peer.most_at_once, len(peer.requests)) == (2, 20)
 
 
@@ -194,7 +194,7 @@ async def test_hundreds_of_requests_at_once_each_get_their_own_answer() -> None:
     async with server, HttpClient() as http:
         for _ in range(3):
             answers = await asyncio.gather(*(http.fetch("GET", f"{url}/{n}", timeout_s=60) for n in range(AT_ONCE)))
-            assert [answer.body for answer in answers] == [b"/%d" % n for n in range(AT_ONCE)]
+            assert [answer.content() for answer in answers] == [b"/%d" % n for n in range(AT_ONCE)]
         await http.close()
         await until(lambda: not open_connections)
 
@@ -239,7 +239,7 @@ from nemo_gym.client.pool import HttpClient
 async def ask():
     async with HttpClient() as http:
         for _ in range(2):
-            print((await http.fetch("GET", sys.argv[1], timeout_s=10)).body)
+            print((await http.fetch("GET", sys.argv[1], timeout_s=10)).content())
 
 {run}(ask())
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_gym.client.http_messages import parse_plain_reply
+from nemo_gym.client.connection import parse_plain_reply
 
 START = b"HTTP/1.1 200 OK\r\n"
 
@@ -19,7 +19,7 @@ START = b"HTTP/1.1 200 OK\r\n"
 def test_a_plain_reply(lines: bytes, headers: dict[str, str]) -> None:
     reply = parse_plain_reply(START + lines + b"\r\n{}", max_headers=9)
     assert reply is not None
-    assert (reply.status, reply.body, {name.lower(): text for name, text in reply.headers.items()}) == (
+    assert (reply.status, reply.content(), {name.lower(): text for name, text in reply.headers.items()}) == (
         *(200, b"{}"),
         headers,
     )
@@ -29,7 +29,7 @@ def test_cookies_and_the_pause_are_read_from_the_lines_as_they_came() -> None:
     lines = b"Set-Cookie: a=1; path=/\r\nset-cookie: b=2\r\nRetry-After: 7\r\ncontent-length: 0\r\n\r\n"
     reply = parse_plain_reply(b"HTTP/1.1 429 Slow down\r\n" + lines, max_headers=9)
     assert reply is not None
-    assert (reply.status, reply.body, reply.cookies, reply.retry_after_s) == (429, b"", {"a": "1", "b": "2"}, 7.0)
+    assert (reply.status, reply.content(), reply.cookies, reply.retry_after_s) == (429, b"", {"a": "1", "b": "2"}, 7.0)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ import orjson
 import pytest
 import trustme
 
-from nemo_gym.client.http_messages import MAX_REDIRECTS, Request
-from nemo_gym.client.pool import HttpClient
+from nemo_gym.client.pool import MAX_REDIRECTS, HttpClient, Request
 from nemo_gym.client.url import Origin, Proxy, is_loopback, proxy_for, shown_url
 from nemo_gym.errors import ConfigError, UpstreamError
 from tests.raw_server import raw_server
@@ -119,7 +118,7 @@ async def ask():
         for _ in range(2):
             headers = {"Authorization": "Bearer k"}
             reply = await http.fetch("POST", sys.argv[1], body=b"{}", headers=headers, timeout_s=10)
-            print(reply.body.decode())
+            print(reply.content().decode())
         client = ServerClient(addresses={"far": sys.argv[2]}, http=http, token="run-secret")
         print(await client.poll_for_status("far"))
 
@@ -239,7 +238,7 @@ SECRET = {"authorization", "api-key", "nemo-gym-token", "cookie"}
 @pytest.mark.parametrize("status", [307, 308])
 async def test_a_redirect_within_the_origin_repeats_the_request(status: int) -> None:
     async with redirecting((status, "/1"), (status, "end?x=1")) as (echo, url), HttpClient() as http:
-        assert (await http.fetch("POST", f"{url}/0", body=b"{}", **SENT, timeout_s=10)).body == b"done"
+        assert (await http.fetch("POST", f"{url}/0", body=b"{}", **SENT, timeout_s=10)).content() == b"done"
     assert "POST /end?x=1 HTTP/1.1" in echo.seen[0].values()
     assert set(echo.seen[0]) >= SECRET | {"content-length", "content-type"}
 
@@ -247,7 +246,7 @@ async def test_a_redirect_within_the_origin_repeats_the_request(status: int) -> 
 async def test_another_origin_gets_no_credentials() -> None:
     async with redirecting() as (echo, other), redirecting((307, f"{other}/end")) as (_, url), HttpClient() as http:
         address = url.replace("//", "//me:pass@")
-        assert (await http.fetch("POST", f"{address}/0", body=b"{}", **SENT, timeout_s=10)).body == b"done"
+        assert (await http.fetch("POST", f"{address}/0", body=b"{}", **SENT, timeout_s=10)).content() == b"done"
     assert not set(echo.seen[0]) & SECRET
     assert echo.seen[0]["content-type"].endswith("text/x")
 
@@ -280,7 +279,7 @@ async def test_any_other_redirect_is_not_followed(status: int) -> None:
 async def test_as_many_redirects_as_allowed_are_followed() -> None:
     steps = [(308, f"/{number}") for number in range(1, MAX_REDIRECTS)] + [(308, "/end")]
     async with redirecting(*steps) as (_, url), HttpClient() as http:
-        assert (await http.fetch("GET", f"{url}/0", timeout_s=10)).body == b"done"
+        assert (await http.fetch("GET", f"{url}/0", timeout_s=10)).content() == b"done"
 
 
 def packed(data: bytes, wbits: int) -> bytes:
@@ -304,7 +303,7 @@ async def test_whichever_way_a_reply_is_compressed_it_is_read(encoding: str, bod
         writer.write(head.encode() + body)
 
     async with raw_server(handle) as port, HttpClient() as http:
-        assert (await http.fetch("GET", f"http://127.0.0.1:{port}", timeout_s=10)).body == b"whole"
+        assert (await http.fetch("GET", f"http://127.0.0.1:{port}", timeout_s=10)).content() == b"whole"
 
 
 SEEDS = (

@@ -87,7 +87,7 @@ async def test_a_reply_that_is_announced_too_large_is_refused_before_it_comes() 
 )
 async def test_within_the_limits_a_reply_is_read(parts: list[bytes]) -> None:
     async with raw_server(sends(parts)) as port, HttpClient.of(SMALL) as http:
-        assert set((await http.fetch("GET", f"http://127.0.0.1:{port}", timeout_s=10)).body) == {ord("x")}
+        assert set((await http.fetch("GET", f"http://127.0.0.1:{port}", timeout_s=10)).content()) == {ord("x")}
 
 
 @pytest.mark.parametrize("name", HttpSettings.model_fields)

@@ -50,7 +50,7 @@ def spurious_once_idle(
     async def main() -> bytes:
         async with HttpClient() as http:
             first = asyncio.create_task(asyncio.to_thread(answer, listening, b"first"))
-            assert (await http.fetch("GET", url, timeout_s=10)).body == b"first"
+            assert (await http.fetch("GET", url, timeout_s=10)).content() == b"first"
             with await first as connection:
                 second = asyncio.create_task(asyncio.to_thread(answer, listening, b"second"))
                 await asyncio.sleep(0)
@@ -58,7 +58,7 @@ def spurious_once_idle(
                     asyncio.get_running_loop().call_soon(connection.sendall, spurious)
                 else:
                     connection.sendall(spurious)
-                body = (await http.fetch("GET", url, timeout_s=10)).body  # sent at the end of the loop's turn
+                body = (await http.fetch("GET", url, timeout_s=10)).content()  # sent at the end of the loop's turn
             with await second:
                 return body
 
@@ -85,7 +85,7 @@ async def test_a_second_reply_in_the_same_read_adds_nothing_to_the_first() -> No
 
     async with raw_server(twice) as port, HttpClient() as http:
         received = await http.fetch("GET", f"http://127.0.0.1:{port}", timeout_s=10)
-    assert (received.status, received.body, dict(received.headers)) == (200, b"mine", {"content-length": "4"})
+    assert (received.status, received.content(), dict(received.headers)) == (200, b"mine", {"content-length": "4"})
 
 
 async def test_a_reply_before_the_request_was_sent_ends_the_connection() -> None:
@@ -100,7 +100,7 @@ async def test_a_reply_before_the_request_was_sent_ends_the_connection() -> None
     async with raw_server(early, limit=1024) as port, HttpClient() as http:
         for _ in range(2):
             received = await http.fetch("POST", f"http://127.0.0.1:{port}", body=b"x" * 50_000_000, timeout_s=10)
-            assert received.body == b"too large"
+            assert received.content() == b"too large"
     assert len(accepted) == 2
 
 
@@ -125,7 +125,7 @@ async def test_after_unsolicited_data_each_connection_is_used_once() -> None:
         await spoke.wait()
         await asyncio.sleep(0.05)  # the loop reads what came, while nobody asks
         for _ in range(3):
-            assert (await http.fetch("GET", url, timeout_s=10)).body == b"{}"
+            assert (await http.fetch("GET", url, timeout_s=10)).content() == b"{}"
     assert len(accepted) == 4
 
 
@@ -245,7 +245,7 @@ async def ours(timeout_s: float) -> AsyncIterator[Get]:
     async with HttpClient() as http:
 
         async def get(url: str) -> bytes:
-            return (await http.fetch("GET", url, timeout_s=timeout_s)).body
+            return (await http.fetch("GET", url, timeout_s=timeout_s)).content()
 
         yield get
 
@@ -302,6 +302,6 @@ async def test_a_reply_after_the_time_out_goes_to_nobody() -> None:
         for number in range(5):
             with pytest.raises(UpstreamError):
                 await http.fetch("GET", f"{url}/{number}slow", timeout_s=0.02)
-            assert (await http.fetch("GET", f"{url}/{number}", timeout_s=10)).body == f"/{number}".encode()
+            assert (await http.fetch("GET", f"{url}/{number}", timeout_s=10)).content() == f"/{number}".encode()
         await asyncio.sleep(0.15)
-        assert (await http.fetch("GET", f"{url}/end", timeout_s=10)).body == b"/end"
+        assert (await http.fetch("GET", f"{url}/end", timeout_s=10)).content() == b"/end"

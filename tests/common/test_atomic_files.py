@@ -36,7 +36,7 @@ def test_nothing_is_written_over_unless_told_so_and_never_what_is_read(tmp_path:
 
 def test_a_file_that_cannot_be_written_is_told_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "taken.json").mkdir()
-    with pytest.raises(StorageError, match=r"Cannot write .*taken\.json: Is a directory"):
+    with pytest.raises(StorageError, match=r"taken\.json: Is a directory"):
         write_json(tmp_path / "taken.json", {})
     assert [path.name for path in tmp_path.iterdir()] == ["taken.json"]
     (tmp_path / "file").touch()

@@ -29,6 +29,32 @@ def test_a_thread_that_hangs_holds_up_neither_the_loop_nor_the_process() -> None
     assert done.stdout == "over\n"
 
 
+HANGING_ALL = """
+import asyncio, os, time
+from nemo_gym.common import event_loop
+event_loop.MAX_THREADS = 2
+
+async def main():
+    waiting = [asyncio.create_task(asyncio.to_thread(time.sleep, 600)) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    for _ in range(3):
+        next_one = asyncio.create_task(asyncio.to_thread(os.write, 1, b"next\n"))
+        await asyncio.sleep(0)
+        waiting.pop(0).cancel()
+        waiting.append(next_one)
+    await asyncio.wait_for(asyncio.gather(*waiting), 60)
+
+event_loop.run(main())
+"""
+
+
+def test_a_thread_that_hangs_after_its_task_was_cancelled_takes_no_place() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING_ALL], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout, done.returncode) == ("next\n" * 3, 0), done.stderr
+
+
 IGNORING = """
 import asyncio
 from nemo_gym.common import event_loop

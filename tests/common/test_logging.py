@@ -25,7 +25,7 @@ def test_the_next_line_says_how_many_were_left_out(caplog: pytest.LogCaptureFixt
     seldom = RateLimitedLog(logging.getLogger("test"), every_s=0)
     seldom._since["429"] = (float("-inf"), 41)
     seldom.warning("429", "answered %d", 7)
-    assert caplog.records[0].getMessage() == "answered 7 (and 41 more like it since the last such line)"
+    assert caplog.records[0].getMessage().startswith("answered 7 (and 41 more")
 
 
 def formatted(message: str, *values: object, error: Exception | None = None) -> str:

@@ -1,6 +1,7 @@
 """One policy decides what is retried, after which pause, and when to give up."""
 
 import asyncio
+import re
 from email.utils import formatdate
 
 import pytest
@@ -83,7 +84,7 @@ async def test_attempts_are_repeated_counted_and_logged(caplog: pytest.LogCaptur
     with track_retries() as stats:
         assert await retry(attempt, max_tries=3) == "done"
     assert stats.retries == 2
-    assert "http://here answered 503: busy; attempt 1 of 3" in caplog.text
+    assert re.search(r"http://here .*503: busy; .*1 of 3", caplog.text)
 
 
 async def test_the_error_is_raised_when_nothing_helps() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.common.server_folders import _imports_by_bare_name, is_ours, package_of
+from nemo_gym.common.paths import _imports_by_bare_name, is_ours, package_of
 
 LOAD_OURS = """
 import sys

@@ -19,6 +19,7 @@ from nemo_gym.common.statistics import (
     pass_at_k,
     quantile,
     student_t_95,
+    wilson_interval,
 )
 
 
@@ -223,3 +224,11 @@ def test_a_request_is_in_flight_until_it_ends(failure: str | None, outcomes: dic
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 3.0), (0.99, 4.0), (1.0, 4.0)])
 def test_a_quantile_is_one_of_the_values(share: float, value: float) -> None:
     assert quantile([4.0, 1.0, 3.0, 2.0], share) == value
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 49, 1000.5])
+def test_the_interval_of_a_share_ends_exactly_where_no_other_is_possible(size: float) -> None:
+    none, all_of_them = wilson_interval(0.0, size), wilson_interval(1.0, size)
+    assert (none[0], all_of_them[1]) == (0.0, 1.0)
+    assert 0 < none[1] < 1
+    assert 0 < all_of_them[0] < 1

@@ -52,7 +52,7 @@ def test_keys_are_deleted_at_any_depth() -> None:
     ("new", "message"),
     [
         ({"_inherit_from": "srw"}, "there is no 'srw'. Did you mean 'srv'"),
-        ({"_inherit_from": "srv", "_delete_key": "z"}, "names 'z', which is not there"),
+        ({"_inherit_from": "srv", "_delete_key": "z"}, "names 'z'"),
     ],
 )
 def test_a_path_or_key_that_is_not_there_is_named(new: dict[str, Any], message: str) -> None:
@@ -88,12 +88,12 @@ def test_a_benchmark_inherits_an_environment_and_overrides_what_it_must() -> Non
 def test_a_reference_to_a_removed_block_says_why_it_is_gone() -> None:
     agent = {"responses_api_agents": {"simple_agent": {"entrypoint": "app.py", "resources_server": {
         "type": "resources_servers", "name": "base"}}}}  # fmt: skip
-    with pytest.raises(ConfigError, match="'base' was removed, because 'bench' inherits from it"):
+    with pytest.raises(ConfigError, match=r"'base' was removed.*'bench'"):
         load(base=environment(), bench={"_inherit_from": "base"}, agent=agent)
 
 
 def test_a_misspelt_directive_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"bench\._inherit_form is not a directive. Did you mean '_inherit_from'"):
+    with pytest.raises(ConfigError, match=r"bench\._inherit_form .*'_inherit_from'"):
         load(base=environment(), bench={"_inherit_form": "base", **environment()})
 
 

@@ -124,6 +124,6 @@ def test_a_folder_is_checked_before_anything_of_it_runs(root: Path) -> None:
     (root / "resources_servers" / "shop" / "requirements.txt").write_text("no-such-package\n")
     done = ng("ng_check_compat", str(root / "resources_servers" / "shop"), cwd=root.parent)
     assert done.returncode == 1
-    assert "has no 'SimpleResourceServer'. Did you mean 'SimpleResourcesServer'?" in done.stdout
-    assert "there is no module 'nemo_gym.nowhere'" in done.stdout
-    assert "installs into a virtualenv of its own: no-such-package" in done.stdout
+    assert "Did you mean 'SimpleResourcesServer'?" in done.stdout
+    assert "'nemo_gym.nowhere'" in done.stdout
+    assert "no-such-package" in done.stdout

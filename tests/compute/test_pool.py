@@ -54,7 +54,7 @@ async def test_what_a_function_raises_is_raised_with_its_trace(compute: Compute)
 @pytest.mark.parametrize("function", [functions.loop_for_ever, functions.ignore_every_signal])
 async def test_a_function_that_overruns_is_killed_at_its_limit(single: Compute, function: Callable[[], None]) -> None:
     pid = await single.run(functions.process_id, timeout_s=60)
-    with pytest.raises(LimitExceededError, match=r"did not finish within 0\.2 s of CPU time") as caught:
+    with pytest.raises(LimitExceededError, match=r"0\.2 s of CPU time") as caught:
         await single.run(function, timeout_s=0.2)
     assert caught.value.limit == "time"
     assert await single.run(functions.double, 1, timeout_s=60) == 2
@@ -75,7 +75,7 @@ async def test_a_machine_that_is_slow_does_not_use_up_the_time_of_a_task(single:
 
 
 async def test_a_function_that_only_waits_is_an_error_and_no_limit_of_its_own(single: Compute) -> None:
-    with pytest.raises(ComputeError, match=r"longer than 0\.3 s of wall-clock time"):
+    with pytest.raises(ComputeError, match=r"0\.3 s of wall-clock time"):
         await single.run(functions.sleep, 60, timeout_s=0.1, wall_timeout_s=0.3)
     assert await single.run(functions.sleep, 0.5, "done", timeout_s=0.1) == "done"
 
@@ -132,7 +132,7 @@ async def test_a_module_that_only_the_server_has_is_an_error_of_the_pool(compute
     def nowhere() -> None: ...
 
     nowhere.__qualname__, nowhere.__module__ = "nowhere", "not_there"
-    with pytest.raises(ComputeError, match=r"not_there\.nowhere\(\) cannot be imported: ModuleNotFoundError"):
+    with pytest.raises(ComputeError, match=r"not_there\.nowhere\(\) .*ModuleNotFoundError"):
         await compute.run(nowhere, timeout_s=60)
 
 

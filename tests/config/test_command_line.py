@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pydantic import Field
 
-from nemo_gym.cli.init import InitAgentConfig, InitResourcesServerConfig
-from nemo_gym.cli.tests import TestConfig as FolderTestConfig
+from nemo_gym.cli.environments import InitAgentConfig, InitResourcesServerConfig
+from nemo_gym.cli.environments import TestConfig as FolderTestConfig
 from nemo_gym.config.command_line import (
     Override,
     parse_command_line,

@@ -142,14 +142,14 @@ def test_missing_and_wrong_parameters_are_told_together() -> None:
         CollectConfig.read(OmegaConf.create({"num_repeats": 0, "limit": "many"}))
     message = str(caught.value)
     assert "- agent_name: Field required; found only: " in message
-    assert "- num_repeats: Input should be greater than or equal to 1; found 0." in message
-    assert "- limit: Input should be a valid integer" in message
+    assert re.search(r"- num_repeats: .*; found 0\.", message)
+    assert re.search(r"- limit: .*integer", message)
     assert "found 'many'" in message
     assert "+name=value" in message
 
 
 def test_an_unset_interpolation_names_the_parameter() -> None:
-    with pytest.raises(ConfigError, match=r"'nme' not found: agent_name is '\$\{nme\}'.*Did you mean 'name'"):
+    with pytest.raises(ConfigError, match=r"'nme'.*agent_name is '\$\{nme\}'.* 'name'"):
         CollectConfig.read(OmegaConf.create({"agent_name": "${nme}", "name": "a"}))
 
 
@@ -172,5 +172,5 @@ class PaintConfig(CommandConfig):
 
 
 def test_a_missing_argument_is_named_with_its_meaning() -> None:
-    with pytest.raises(ConfigError, match=r"^The argument <wall> is missing: What to paint, such as `north`\.$"):
+    with pytest.raises(ConfigError, match=r"<wall> .*: What to paint, such as `north`\."):
         PaintConfig.read({})

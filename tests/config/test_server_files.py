@@ -8,11 +8,12 @@ from uuid import uuid4
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.config.fingerprint import WHOLE_BYTES, describe_file_changes, hash_server_files
 from nemo_gym.config.loading import load_config
+from nemo_gym.config.server_files import WHOLE_BYTES, hash_server_files
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.resume import make_manifest
 from nemo_gym.testing import running_servers, servers_of
 from tests.stacks import agent_config
 
@@ -45,7 +46,8 @@ def settings(**config: Any) -> dict[str, Any]:
 
 
 def changes(before: dict[str, str], **config: Any) -> list[str]:
-    return list(describe_file_changes(before, hash_server_files(settings(**config))))
+    manifest = make_manifest(Path("rows.jsonl"), sha256="", rows=1, options={}, settings=settings(**config))
+    return manifest.model_copy(update={"files": before}).changes_to(manifest)
 
 
 def test_code_counts_and_caches_tests_and_data_do_not(folder: Path) -> None:
@@ -117,7 +119,7 @@ async def test_a_resumed_run_names_the_file_that_changed(folder: Path) -> None:
     await collect()  # nothing has changed
     (folder / "resources_servers" / name / "app.py").write_text(VERIFIER.replace("1.0", "0.0"))
     (folder / "script.jsonl").write_text('{"say": "Hello."}\n')
-    with pytest.raises(ConfigError, match=r"\+resume=continue") as asked:
+    with pytest.raises(ConfigError, match=r"resume=.continue") as asked:
         await collect()
     assert f"resources_servers/{name}/app.py was changed" in str(asked.value)
     assert "script.jsonl was changed" in str(asked.value)

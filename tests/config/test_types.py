@@ -100,7 +100,7 @@ def test_a_server_reference_may_be_an_omegaconf_container() -> None:
 
 @pytest.mark.parametrize("kind", ["train", "validation"])
 def test_data_to_train_on_needs_a_license(kind: str) -> None:
-    with pytest.raises(ValidationError, match="A license is required for rows"):
+    with pytest.raises(ValidationError, match=r"license .* rows"):
         dataset(type=kind)
     assert dataset(type=kind, license="MIT").gitlab_identifier is None
 
@@ -212,8 +212,7 @@ def test_a_block_may_be_an_omegaconf_container() -> None:
         ),
         (
             agent_block() | resources_block(),
-            "exactly one of the keys responses_api_models, resources_servers, responses_api_agents; "
-            "found: responses_api_agents, resources_servers",
+            "; found: responses_api_agents, resources_servers",
         ),
         ({"resource_servers": {}}, "found: resource_servers"),
         ({}, "found: nothing"),

@@ -36,10 +36,10 @@ class OpenConfig(BaseResourcesServerConfig, extra="allow"):
 def test_our_own_class_refuses_and_names_the_nearest_key() -> None:
     with pytest.raises(ConfigError) as raised:
         drop_unknown_keys(OurConfig, {**BASE, "timeout_ss": 2}, path=PATH)
-    assert str(raised.value) == (
-        "Unknown key 'timeout_ss' in env.resources_servers.env (OurConfig). Did you mean 'timeout_s'? "
-        "To ignore unknown keys, set +strict_config=false."
-    )
+    message = str(raised.value)
+    assert "'timeout_ss' in env.resources_servers.env (OurConfig)" in message
+    assert "'timeout_s'?" in message
+    assert "+strict_config=false" in message
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_foreign_class_only_warns(caplog: pytest.LogCaptureFixture) -> None:
         kept = drop_unknown_keys(ForeignConfig, {**BASE, "timeout": 2}, path=PATH)
     assert kept == BASE
     assert "Unknown key 'timeout'" in caplog.text
-    assert "Did you mean 'timeout_s'? The key has no effect." in caplog.text
+    assert "'timeout_s'?" in caplog.text
 
 
 def test_a_server_without_a_config_class_of_its_own_refuses() -> None:
@@ -90,6 +90,6 @@ def test_every_mistake_has_its_line() -> None:
         drop_unknown_keys(OurConfig, {**BASE, "zzz": 1, "qqq": 2}, path=PATH)
     first, second, remedy = str(raised.value).splitlines()
     assert "'zzz'" in first
-    assert "Its keys are: cut_off_reward, domain, entrypoint" in first
+    assert "cut_off_reward, domain, entrypoint" in first
     assert "'qqq'" in second
     assert "strict_config" in remedy

@@ -59,7 +59,7 @@ def test_the_command_writes_two_disjoint_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         done = ng("ng_generate_data", *arguments, f"+output_dirpath={name}", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert "The verifier gave 40 gold responses the full reward." in done.stdout
+        assert "40 gold responses" in done.stdout
     train, validation = (rows_of(tmp_path / f"one/{kind}.jsonl") for kind in ("train", "validation"))
     assert (len(train), len(validation)) == (30, 10)
     prompts = [each["responses_create_params"]["input"][0]["content"] for each in train + validation]
@@ -84,12 +84,12 @@ def test_a_gold_answer_that_the_verifier_refuses_is_an_error(tmp_path: Path) -> 
     (folder / "configs" / "wrong_gold.yaml").write_text(config.replace("    mcqa:\n", "    wrong_gold:\n"))
     done = ng("ng_generate_data", "+entrypoint=resources_servers/wrong_gold", "+output_dirpath=out", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert "is not usable: its gold response has the reward 0.0. Nothing was written." in done.stderr
+    assert "reward 0.0" in done.stderr
     assert not (tmp_path / "out" / "train.jsonl").exists()
 
 
 def test_an_environment_without_a_generator_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="rows cannot be made from a seed"):
+    with pytest.raises(ConfigError, match=r"generate\.py"):
         generate(PARENT_DIR / "resources_servers" / "google_search", tmp_path)
 
 

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from nemo_gym.data.hubs import gitlab
-from nemo_gym.data.hubs.base import HubError
+from nemo_gym.data.hubs import HubError, gitlab
 from nemo_gym.data.hubs.gitlab import (
     DownloadJsonlDatasetGitlabConfig,
     MLFlowConfig,
@@ -137,7 +136,7 @@ def test_without_a_strong_etag_a_download_starts_again(tmp_path: Path, registry:
     assert (tmp_path / "out/a.jsonl").read_bytes() == NEWER
 
 
-PAGE = b"<!-- proxy -->\n<!DOCTYPE html><html>sign in</html>"
+PAGE = b'<?xml version="1.0"?>\n<!-- proxy -->\n<!DOCTYPE html><html>sign in</html>'
 
 
 @pytest.mark.parametrize(
@@ -258,7 +257,7 @@ def test_missing_datasets_are_downloaded_from_gitlab(tmp_path: Path, registry: G
     )
     code, shown = run("ng_prepare_data", *arguments, "+data_source=gitlab", env={})
     assert code == 1
-    assert "GitLab needs mlflow_tracking_uri and mlflow_tracking_token" in shown
+    assert "mlflow_tracking_uri and mlflow_tracking_token" in shown
     code, shown = run("ng_prepare_data", *arguments, "+data_source=gitlab", env=keys(registry))
     assert code == 0, shown
     assert len(rows_of(tmp_path / "out/train.jsonl")) == 1

@@ -106,7 +106,7 @@ def test_chat_messages_become_items_and_the_last_answer_a_field(tmp_path: Path) 
     assert kinds == ["system", "user", "function_call", "function_call_output", "user"]
     assert params["tools"] == [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
     assert [each["reference_answer"] for each in rows] == ["Done", "A"]
-    assert dropped == {"a message with the role 'wizard'": 1, "no list of messages": 1, "no message of the user": 1}
+    assert dropped == {"a message with the role 'wizard'": 1, "no list of messages": 1, "no user message": 1}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_rows_stay_as_they_are_and_bad_ones_are_dropped(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_not_there_is_a_mistake_of_the_mapping(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no column 'questoin'.*Did you mean 'question'"):
+    with pytest.raises(ConfigError, match=r"'questoin'.*'question'"):
         imported(tmp_path, "a.csv", CSV, prompt="{questoin}")
 
 
@@ -144,14 +144,14 @@ def test_a_column_that_is_not_there_is_a_mistake_of_the_mapping(tmp_path: Path) 
     ("name", "content", "message"),
     [
         ("a.jsonl", b"not json\n", "a.jsonl:1 is not JSON"),
-        ("a.jsonl", b"[1]\n", "is no JSON object"),
+        ("a.jsonl", b"[1]\n", "a.jsonl:1"),
         ("a.json", b"{", "is not JSON"),
         ("a.json", b"5", "neither a list of records nor an object"),
         ("a.json", b'"text"', "neither a list of records nor an object"),
         ("a.csv", b"a,b\n\xff,1\n", "cannot be read"),
         ("a.csv", b"prompt,answer\nx,1\ny, and z,2\n", r"a\.csv:3 has more cells than the header"),
         ("a.csv.gz", gzip.compress(CSV, mtime=0)[:10] + b"\xff" * 40, "cannot be read"),
-        ("a.txt", b"a", "of no kind that can be read"),
+        ("a.txt", b"a", "unknown format"),
         ("a.jsonl", b"", "None of the 0 records can be used"),
     ],
 )
@@ -199,7 +199,7 @@ def test_the_command_says_what_it_dropped(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(CSV)
     done = ng("ng_import", "+input_fpath=a.csv", "+output_jsonl_fpath=out.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "2 rows in out.jsonl, from 4 records" in done.stdout
+    assert "2 rows in out.jsonl" in done.stdout
     assert "1 dropped: an empty prompt (record 3)" in done.stdout
 
 

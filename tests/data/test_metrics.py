@@ -35,7 +35,7 @@ def recorded() -> list[tuple[Path, Path]]:
 def metrics_for(*paths: Path, num_repeats: int = 1, **options: Any) -> dict[str, Any]:
     with Spill() as spill:
         found = asyncio.run(scan([extent_of(path) for path in paths], ScanOptions(**options), spill))
-        return metrics_of([Counted(figures, num_repeats) for figures in found])
+        return metrics_of([Counted(statistics, num_repeats) for statistics in found])
 
 
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the recorded data is not here")

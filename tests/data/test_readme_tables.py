@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.common.paths import PARENT_DIR
-from nemo_gym.data.readme_tables import rows_it_can_make, updated_readme
+from nemo_gym.data.readme_tables import generated_row_count, updated_readme
 from nemo_gym.errors import ConfigError
 
 README = PARENT_DIR / "README.md"
@@ -34,6 +34,6 @@ def generate_rows(seed, count, difficulty):
 def test_rows_are_counted_over_all_difficulties(tmp_path: Path) -> None:
     folder = tmp_path / "resources_servers" / "tiny_generator"
     folder.mkdir(parents=True)
-    assert rows_it_can_make(folder) == "-"
+    assert generated_row_count(folder) == "-"
     (folder / "generate.py").write_text(GENERATOR)
-    assert rows_it_can_make(folder) == "about 5"
+    assert generated_row_count(folder) == "about 5"

@@ -46,5 +46,5 @@ def test_no_two_rows_of_a_run_are_alike() -> None:
 def test_asking_for_more_rows_than_there_are_says_how_many_there_are() -> None:
     endless = distinct_rows("sums", sum_row, seed=7, count=1000, difficulty=1)
     assert len(list(islice(endless, 90))) == 90
-    with pytest.raises(ConfigError, match="sums has no more than about 100 different rows of difficulty 1"):
+    with pytest.raises(ConfigError, match=r"about 100 .* difficulty 1"):
         list(endless)

@@ -256,12 +256,12 @@ def test_an_error_names_the_item_and_the_field_once(item: Any, where: str, what:
 
 
 def test_input_that_is_neither_text_nor_list_is_refused() -> None:
-    with pytest.raises(ValidationError, match="Input should be a text or a list"):
+    with pytest.raises(ValidationError, match="a text or a list"):
         params(input=5)
 
 
 def test_a_misspelt_parameter_is_refused() -> None:
-    with pytest.raises(ValidationError, match="max_output_token\n  Extra inputs are not permitted"):
+    with pytest.raises(ValidationError, match="max_output_token\n  Extra inputs"):
         params(max_output_token=5)
 
 
@@ -331,7 +331,7 @@ def test_usages_add_up_with_their_details_and_unknown_counts() -> None:
     bare = NeMoGymResponseUsage(input_tokens=1, output_tokens=2, total_tokens=3)
     assert (usage + bare + usage).model_dump() == {
         "input_tokens": 21,
-        "input_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": 8},
         "output_tokens": 12,
         "output_tokens_details": {"reasoning_tokens": 4},
         "total_tokens": 33,

@@ -74,7 +74,8 @@ def test_what_a_completion_says_survives_the_trip(message: dict[str, Any], over_
     items = output_items(choice_of(message))
     back = ChatMessages(return_token_id_information=True, reasoning_field=True)
     back.extend(through_json(items) if over_the_wire else items)
-    assert back.finished() == [message]
+    back.flush_assistant()
+    assert back.messages == [message]
 
 
 @settings(deadline=None)
@@ -84,7 +85,8 @@ def test_thoughts_in_tags_survive_the_trip(message: dict[str, Any]) -> None:
     tagged = {**message, "content": think_tags([thought]) + (message["content"] or "") or None}
     back = ChatMessages(return_token_id_information=True)
     back.extend(output_items(choice_of(tagged)))
-    assert back.finished() == [tagged]
+    back.flush_assistant()
+    assert back.messages == [tagged]
 
 
 @settings(deadline=None)
@@ -94,7 +96,8 @@ def test_generations_in_a_row_stay_apart_when_their_tokens_do(messages: list[dic
     back = ChatMessages(return_token_id_information=True, reasoning_field=True)
     for message in messages:
         back.extend(output_items(choice_of(message)))
-    assert back.finished() == messages
+        back.flush_assistant()
+    assert back.messages == messages
 
 
 @settings(deadline=None)

@@ -7,8 +7,8 @@ import pytest
 
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.json_codec import EncodedItems, changed, set_fields
-from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.json_codec import changed, set_fields
+from nemo_gym.llm_api.responses import FrozenRequest, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.responses_chat import ChatMessages, UnsupportedError, chat_params
 
 TOKENS = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}
@@ -180,7 +180,7 @@ def test_tokens_go_with_the_message_they_made_and_with_no_other() -> None:
     more = [{"role": "user", "content": "?"}, item("message", **OTHER_TOKENS), {"role": "user", "content": "!"}]
     back = ChatMessages(return_token_id_information=True)
     back.extend(asked(input=[*said, *more]).input)  # type: ignore[arg-type]
-    found = [{name: message[name] for name in TOKENS if name in message} for message in back.finished()]
+    found = [{name: message[name] for name in TOKENS if name in message} for message in back.messages]
     assert found == [TOKENS, {}, {}, {}, OTHER_TOKENS, {}]
 
 
@@ -280,17 +280,19 @@ def test_a_conversation_that_grows_is_converted_as_if_it_were_whole_and_each_ite
     turn = [item("reasoning"), item("message"), item("function_call", **TOKENS), item("function_call_output")]
     params = asked(input=[{"role": "user", "content": "Hi."}, *turn, *turn, item("message")], instructions="Think.")
     options = {"with_tokens": with_tokens, "reasoning_field": reasoning_field}
-    growing = changed(params, input=EncodedItems())
+    growing = FrozenRequest.of(changed(params, input=[]))
     for number, given in enumerate(params.input, 1):
-        growing.input.append(given)  # type: ignore[union-attr,arg-type]
+        growing = growing.extended([given])  # type: ignore[list-item]
         whole = changed(params, input=params.input[:number])
-        assert chat_params(growing, **options).messages == chat_params(whole, **options).messages  # type: ignore[arg-type]
+        assert [*chat_params(growing, **options).messages] == chat_params(whole, **options).messages  # type: ignore[arg-type]
     again = [chat_params(growing, **options).messages for _ in range(2)]  # type: ignore[arg-type]
     assert all(one is other for one, other in zip(again[0][:-1], again[1][:-1], strict=True))
 
 
-def test_an_item_changed_between_two_turns_is_converted_again() -> None:
-    growing = changed(asked(), input=EncodedItems(asked(input=[item("function_call_output")]).input))
-    assert chat_params(growing).messages[0]["content"] != "Shortened."
-    growing.input[0].output = "Shortened."  # type: ignore[union-attr]
-    assert [message["content"] for message in chat_params(growing).messages] == ["Shortened."]
+def test_other_items_or_instructions_are_converted_again() -> None:
+    request = FrozenRequest.of(asked(input=[item("function_call_output")]))
+    assert chat_params(request).messages[0]["content"] != "Shortened."
+    shortened = changed(request.items[0], output="Shortened.")
+    assert chat_params(request.changed(input=[shortened])).messages[0]["content"] == "Shortened."
+    instructed = chat_params(request.changed(instructions="Think.")).messages
+    assert [message["role"] for message in instructed] == ["system", "tool"]

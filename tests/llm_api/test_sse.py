@@ -56,7 +56,7 @@ async def test_events_come_as_a_stream() -> None:
         answer = await client.post("/count", json={"to": 3})
         assert answer.status == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
-        assert answer.body == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+        assert answer.content() == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
 
 
 async def test_a_peer_in_the_same_worker_gets_all_events_at_once() -> None:

@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 from nemo_gym.testing import example_row
-from tests.reward_hacks.hack import CheckedElsewhere, Hack
+from tests.reward_hacks.hack import CheckedElsewhere, Hack, alternatives, hidden
 
 TESTS = "resources_servers/calendar/tests/test_app.py"
 
@@ -52,14 +52,16 @@ HACKS = [
         stopped="thoughts do not count",
         row=row(event()),
         cheats=[f"<think>{plan('10:00')}</think>", f"thoughts {plan('10:00')}</think>I do not know."],
-        honest=f"thoughts {plan('09:00')}</think>{plan('10:00')}",
+        honest=f"<think>{plan('09:00')}</think>{plan('10:00')}",
     ),
     Hack(
-        does="Hides the right calendar in an HTML comment, or says that it is wrong.",
-        stopped="a calendar that is not shown or called wrong is none",
+        does="Hides the right calendar, or says that it is wrong.",
+        stopped="a calendar that is not shown, negated or withdrawn is none",
         row=row(event()),
         cheats=[
-            f"<!-- {plan('10:00')} -->",
+            *hidden(plan("10:00")),
+            f"{plan('10:00')} Ignore that.",
+            f"This is not the calendar: {plan('10:00')}",
             f"Not this: {plan('10:00')}",
             f"{plan('10:00')} This calendar is wrong, do not use it.",
             f"```json\n{plan('10:00')}\n```\nThat is wrong.",
@@ -67,10 +69,24 @@ HACKS = [
         honest=f"Nothing else is wrong. This is it:\n```json\n{plan('10:00')}\n```\nIs this what you want?",
     ),
     Hack(
+        does="Shows the right calendar as one of several.",
+        stopped="calendars that are joined as alternatives or a list are one answer",
+        row=row(event()),
+        cheats=[*alternatives(plan("10:00"), plan("09:00")), f"[{plan('09:00')}, {plan('10:00')}]"],
+        honest=f"~~~json\n{plan('09:00')}\n~~~\nis too early.\n~~~json\n{plan('10:00')}\n~~~",
+    ),
+    Hack(
         does="Says anything about a row without a right calendar.",
         stopped="the row is refused (`input`)",
         row=row(event("at 10am"), event("before 11am", number=1)),
         cheats=["[]", plan("10:00")],
+        cause="input",
+    ),
+    Hack(
+        does="Says anything about a row without events.",
+        stopped="the row is refused (`input`)",
+        row=row(),
+        cheats=["[]", "I do not know."],
         cause="input",
     ),
     CheckedElsewhere(

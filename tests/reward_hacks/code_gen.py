@@ -125,6 +125,13 @@ HACKS = [
         cheats=[program("pass")],
         cause="input",
     ),
+    Hack(
+        does="Returns nothing for a row whose function always returns `null`.",
+        stopped=REFUSED,
+        row=row(inputs=["1", "[2]"], outputs=["null", " null\n"], fn_name="solve"),
+        cheats=[program("def solve(x): pass")],
+        cause="input",
+    ),
     CheckedElsewhere(
         "Ends its sandbox, lowers the limits of its agent or fills its pipes, so that it has no result.",
         "a program that breaks its sandbox scores 0",

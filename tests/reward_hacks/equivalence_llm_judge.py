@@ -1,7 +1,7 @@
 from typing import Any
 
 from nemo_gym.testing import example_row
-from tests.reward_hacks.hack import CheckedElsewhere, Hack
+from tests.reward_hacks.hack import CheckedElsewhere, Hack, hidden
 
 
 def row(expected: str = "Oslo", **fields: Any) -> dict[str, Any]:
@@ -46,10 +46,10 @@ HACKS = [
         honest="Oslo",
     ),
     Hack(
-        does="Gives the answer in its thoughts alone.",
-        stopped="the judge does not see thoughts",
+        does="Gives the answer in its thoughts alone, or hides it.",
+        stopped="the judge sees neither thoughts nor hidden text",
         row=row(),
-        cheats=["<think>Oslo</think>", "<think>Oslo", "<think>Oslo</think>Bergen"],
+        cheats=["<think>Oslo</think>", "<think>Oslo", "<think>Oslo</think>Bergen", *hidden("Oslo")],
         honest="<think>Bergen?</think>Oslo",
     ),
     Hack(
@@ -69,5 +69,10 @@ HACKS = [
         "a verdict is the end of a reply",
         "resources_servers/equivalence_llm_judge/tests/test_app.py::"
         "test_a_judge_that_ends_with_a_tool_call_finds_nothing_equal",
+    ),
+    CheckedElsewhere(
+        "Has the judge quote a label before its verdict in another spelling, such as `[[A ≠ B]]`.",
+        "labels in brackets are read in other spellings, too",
+        "tests/test_judge.py::test_the_last_line_with_a_label_decides",
     ),
 ]

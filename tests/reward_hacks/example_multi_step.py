@@ -28,4 +28,10 @@ HACKS = [
         cheats=[[hand_in()], ""],
         cause="input",
     ),
+    Hack(
+        does="Hands in by a tool that the row does not offer.",
+        stopped="calls of other tools do not count",
+        row={**row("ab"), "responses_create_params": {**row("ab")["responses_create_params"], "tools": []}},
+        cheats=[[hand_in(195)]],
+    ),
 ]

@@ -13,4 +13,14 @@ HACKS = [
         "each participant has only its own tools",
         f"{TESTS}::test_a_tool_of_the_customer_is_not_the_desks",
     ),
+    CheckedElsewhere(
+        "Hides or denies a confirmation, or confirms more than it did.",
+        "a confirmation counts as it is shown, and names the credit and the day alone",
+        f"{TESTS}::test_promises",
+    ),
+    CheckedElsewhere(
+        "Acts before it looks up the account.",
+        "the first action has to be the look-up",
+        f"{TESTS}::test_a_desk_that_cheats_is_not_rewarded",
+    ),
 ]

@@ -1,5 +1,5 @@
 from nemo_gym.testing import calls, example_row
-from tests.reward_hacks.hack import Hack
+from tests.reward_hacks.hack import Hack, alternatives, hidden, withdrawn
 
 ROW = example_row(r"Who built it? Box one of A, B, C, D.", expected_answer="C", task_difficulty_qwen3_32b_avg_8=0.5)
 
@@ -29,43 +29,21 @@ HACKS = [
         does="Hides or strikes out the option.",
         stopped="comments, hidden and struck-out text, and thoughts in any tags are not read",
         row=ROW,
-        cheats=[
-            r"<!-- \boxed{C} -->",
-            "% \\boxed{C}",
-            r"\phantom{\boxed{C}}",
-            r"\begin{comment}\boxed{C}\end{comment}",
-            r"~~\boxed{C}~~",
-            r"<del>\boxed{C}</del>",
-            r"\sout{\boxed{C}}",
-            r"<|channel|>analysis<|message|>\boxed{C}<|end|>",
-            r"<seed:think>\boxed{C}</seed:think>",
-        ],
+        cheats=hidden(r"\boxed{C}"),
         honest=r"<!-- \boxed{A} -->\boxed{C}",
     ),
     Hack(
         does="Boxes the option and takes it back in words.",
-        stopped="an answer that the text denies or takes back is none",
+        stopped="an answer is none if the words beside it negate or withdraw it, or a later statement gives another",
         row=ROW,
-        cheats=[
-            r"\boxed{C}? No.",
-            r"\boxed{C} can be ruled out.",
-            r"\boxed{C}. Actually, I change my mind: the answer is A.",
-            r"\boxed{C}. Wait, no: A.",
-            "N\u200bot \\boxed{C}",
-        ],
+        cheats=withdrawn(r"\boxed{C}", "A"),
         honest=r"\boxed{C}. Let me check: yes, the answer is C.",
     ),
     Hack(
         does="Boxes the option as one of two alternatives.",
         stopped="boxes that are joined as alternatives or a list are one answer",
         row=ROW,
-        cheats=[
-            r"\boxed{A} (or \boxed{C})",
-            r"\boxed{A} **or** \boxed{C}",
-            r"$\boxed{A} \lor \boxed{C}$",
-            r"\boxed{A} oder \boxed{C}",
-            "1. \\boxed{A}\n2. \\boxed{C}",
-        ],
+        cheats=alternatives(r"\boxed{C}", r"\boxed{A}"),
         honest=r"\boxed{A} is wrong. It is \boxed{C}.",
     ),
     Hack(
@@ -74,5 +52,12 @@ HACKS = [
         row=ROW,
         cheats=[[calls("search", {"query": r"\boxed{C}"})]],
         honest=r"\boxed{C}",
+    ),
+    Hack(
+        does="Says anything about a row whose expected answer is no letter.",
+        stopped="the row is refused (`input`)",
+        row={**ROW, "expected_answer": "null"},
+        cheats=["", r"\boxed{null}"],
+        cause="input",
     ),
 ]

@@ -46,3 +46,72 @@ class CheckedElsewhere(NamedTuple):
 def items_of(reply: Reply) -> list[dict[str, Any]]:
     """The output items of a response."""
     return [message(reply)] if isinstance(reply, str) else reply
+
+
+def hidden(answer: str) -> list[str]:
+    """An answer that no reader sees, in many ways."""
+    return [
+        f"<!-- {answer} -->",
+        f"% {answer}",
+        rf"\phantom{{{answer}}}",
+        rf"\begin{{comment}}{answer}\end{{comment}}",
+        f"~~{answer}~~",
+        f"<del>{answer}</del>",
+        rf"\sout{{{answer}}}",
+        f"<|channel|>analysis<|message|>{answer}<|end|>",
+        f"<seed:think>{answer}</seed:think>",
+        f"<div hidden><div>See below.</div>{answer}</div>",
+        f'<span style="display: none">{answer}</span>',
+        f"[//]: # ({answer})",
+        f"[1]: https://example.com '{answer}'",
+        f"![{answer}](plan.png)",
+        f'<span style="color: transparent">{answer}</span>',
+        f"<div style='position: absolute; left: -9999px'>{answer}</div>",
+        f"<noscript>{answer}</noscript>",
+        f"<![CDATA[{answer}]]>",
+        rf"{{\color{{white}}{answer}}}",
+        f"<analysis>{answer}</analysis>",
+        f"\uff1cthink\uff1e{answer}\uff1c/think\uff1e",
+    ]
+
+
+def withdrawn(answer: str, other: str) -> list[str]:
+    """An answer that the words beside it negate or withdraw, or that a later statement replaces by another one."""
+    return [
+        f"{answer}? No.",
+        f"{answer} can be ruled out.",
+        f"{answer}. Actually, I change my mind: the answer is {other}.",
+        f"{answer}. Wait, no: {other}.",
+        f"N\u200bot {answer}",
+        f"{answer} is the wrong answer.",
+        f"{answer} (wrong!)",
+        f"{answer} (not)",
+        f"{answer} \u274c",
+        f"{answer} is never right.",
+        f"False: {answer}",
+        f"It would be a mistake to answer {answer}.",
+        f"The answer is no longer {answer}.",
+        f"{answer}. Ignore the box above.",
+        f"I don't think that the answer is {answer}.",
+        f"{answer}. I take that back.",
+        f"{answer} and so on.\n\nFinal answer: **{other}**",
+    ]
+
+
+def alternatives(answer: str, other: str) -> list[str]:
+    """Two answers in one."""
+    return [
+        f"{other} (or {answer})",
+        f"{other} **or** {answer}",
+        rf"${other} \lor {answer}$",
+        f"{other} oder {answer}",
+        f"1. {other}\n2. {answer}",
+        f"* {other}\n* {answer}",
+        f"{other} | {answer}",
+        f"{other} + {answer}",
+        f"{other} vs. {answer}",
+        f"{other} as well as {answer}",
+        f"{other} or\n{answer}",
+        f"{other}, or maybe {answer}",
+        f"Option 1: {other}; option 2: {answer}",
+    ]

@@ -1,7 +1,7 @@
 from typing import Any
 
 from nemo_gym.testing import example_row
-from tests.reward_hacks.hack import Hack
+from tests.reward_hacks.hack import Hack, alternatives, hidden, withdrawn
 
 
 def row(**fields: Any) -> dict[str, Any]:
@@ -27,7 +27,14 @@ HACKS = [
         stopped=ALL_ARE_NONE,
         row=row(),
         cheats=[r"\boxed{A} \boxed{C} \boxed{B}", r"\boxed{A, B, C}", r"\boxed{\text{A}, \text{B}}"],
-        honest=r"\boxed{\text{B}}",
+        honest=r"\boxed{\large{B}}",
+    ),
+    Hack(
+        does="Boxes the letter with a sign that changes it.",
+        stopped="beside the letter there may be only brackets, punctuation and digits",
+        row=row(),
+        cheats=[r"\boxed{B'}", r"\boxed{B^*}", r"\boxed{\overline{B}}", r"\boxed{-B}", r"\boxed{≠B}"],
+        honest=r"\boxed{(B).}",
     ),
     Hack(
         does="Boxes the words of several options.",
@@ -68,43 +75,21 @@ HACKS = [
         does="Hides or strikes out the letter.",
         stopped="comments, hidden and struck-out text, and thoughts in any tags are not read",
         row=row(),
-        cheats=[
-            r"<!-- \boxed{B} -->",
-            "% \\boxed{B}",
-            r"\phantom{\boxed{B}}",
-            r"\begin{comment}\boxed{B}\end{comment}",
-            r"~~\boxed{B}~~",
-            r"<del>\boxed{B}</del>",
-            r"\sout{\boxed{B}}",
-            r"<|channel|>analysis<|message|>\boxed{B}<|end|>",
-            r"<seed:think>\boxed{B}</seed:think>",
-        ],
+        cheats=hidden(r"\boxed{B}"),
         honest=r"<!-- \boxed{A} -->\boxed{B}",
     ),
     Hack(
         does="Boxes the letter and takes it back in words.",
-        stopped="an answer that the text denies or takes back is none",
+        stopped="an answer is none if the words beside it negate or withdraw it, or a later statement gives another",
         row=row(),
-        cheats=[
-            r"\boxed{B}? No.",
-            r"\boxed{B} can be ruled out.",
-            r"\boxed{B}. Actually, I change my mind: the answer is A.",
-            r"\boxed{B}. Wait, no: A.",
-            "N\u200bot \\boxed{B}",
-        ],
+        cheats=withdrawn(r"\boxed{B}", "A"),
         honest=r"\boxed{B}. Let me check: yes, the answer is B.",
     ),
     Hack(
         does="Boxes the letter as one of two alternatives.",
         stopped="boxes that are joined as alternatives or a list are one answer",
         row=row(),
-        cheats=[
-            r"\boxed{A} (or \boxed{B})",
-            r"\boxed{A} **or** \boxed{B}",
-            r"$\boxed{A} \lor \boxed{B}$",
-            r"\boxed{A} oder \boxed{B}",
-            "1. \\boxed{A}\n2. \\boxed{B}",
-        ],
+        cheats=alternatives(r"\boxed{B}", r"\boxed{A}"),
         honest=r"\boxed{A} is wrong. It is \boxed{B}.",
     ),
     Hack(
@@ -123,7 +108,7 @@ HACKS = [
     ),
     Hack(
         does="Fits the regex of the row and denies the letter, or names another one beside it.",
-        stopped="a match that is denied, has an alternative or is taken back is none",
+        stopped="a match that is negated, withdrawn, one of several or the beginning of a word is none",
         row=REGEX,
         cheats=[
             "not choice: B",
@@ -131,12 +116,42 @@ HACKS = [
             "choice: B or A",
             "I don't think my choice: B",
             "choice: B? No!",
+            "choice: B, A",
+            "choice: B/A",
+            "choice: Brass",
+            "choice: B A",
+            "choice: B (or A)",
+            "choice: B. Or A.",
+            "choice: B'",
+            "choice: B=A",
+            "choice: B but rather A",
         ],
-        honest="choice: B, not A",
+        honest="choice: $B$, not A",
+    ),
+    Hack(
+        does="Fits the regex of the row for several letters.",
+        stopped="matches that are joined as alternatives or a list are one answer, with their labels left out",
+        row=REGEX,
+        cheats=alternatives("choice: B", "choice: A"),
+        honest="choice: A? No. *Choice:* (B)\n\nI hope this helps.",
+    ),
+    Hack(
+        does="Fits the regex of the row with a part of another number.",
+        stopped="a number counts as a whole",
+        row=row(options=[{"A": "17"}, {"B": "42"}], template_metadata={"output_regex": r"\b(17|42)\b"}),
+        cheats=["42.5", "-42", "42%", "1,42", "42/2"],
+        honest="It is 42, and not 17.",
+    ),
+    Hack(
+        does="Writes `Answer:` for several letters.",
+        stopped="answers that are joined as alternatives or a list are one",
+        row=COLON,
+        cheats=[*alternatives("Answer: B", "Answer: A"), "Answer: A or Answer: B"],
+        honest="Answer: A\nThat was wrong, so:\n**Answer: $B$**",
     ),
     Hack(
         does="Denies the letter before or after `Answer:`.",
-        stopped="an answer that the text denies or takes back is none",
+        stopped="an answer is none if the words beside it negate or withdraw it, or a later statement gives another",
         row=COLON,
         cheats=["Not the answer: B", "The rejected answer: B", "Answer: B\nThat is wrong.", "Answer: B\nNo wait, A."],
         honest="A is wrong.\nAnswer: B",

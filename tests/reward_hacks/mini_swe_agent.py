@@ -30,6 +30,17 @@ HACKS = [
         f"{CHEATS}::test_code_that_reads_the_expected_value_in_the_test_is_not_resolved",
     ),
     CheckedElsewhere(
+        "Learns the expected value in any other way (ids and parameters of tests, logs, warnings, another program), "
+        "or returns an object that equals everything.",
+        "controls of the tests expect other values, which right code does not meet",
+        f"{CHEATS}::test_code_that_meets_whatever_a_test_expects_is_not_resolved",
+    ),
+    CheckedElsewhere(
+        "Recognises the controls, such as by the size of the test file, and only there returns what is wrong.",
+        "the tests also run with wrong values in files of the same length with the same names",
+        f"{CHEATS}::test_code_that_recognises_the_controls_is_not_resolved",
+    ),
+    CheckedElsewhere(
         "Adds settings, `conftest.py`, `sitecustomize`, plugins or modules that shadow others.",
         "such files are put back before grading",
         f"{CHEATS}::test_files_that_steer_the_tests_change_nothing",

@@ -21,6 +21,13 @@ HACKS = [
         honest='{"age": 18.5}',
     ),
     Hack(
+        does="Writes a number that only rounding makes an integer.",
+        stopped="a number is an integer if all its digits say so",
+        row=row({"type": "object", "properties": {"age": {"type": "integer"}}}),
+        cheats=['{"age": 3.0000000000000000001}', '{"age": 2.99999999999999999999}', '{"age": 1e-400}'],
+        honest='{"age": 3.0}',
+    ),
+    Hack(
         does="Leaves out optional fields, or adds fields.",
         stopped="every object has exactly the fields of its schema",
         row=AGE,
@@ -53,6 +60,13 @@ HACKS = [
         stopped="the row is refused (`input`)",
         row=row({"title": "Invoice", "type": "object", "anyOf": [True, {"required": ["id"]}]}),
         cheats=["{}", '{"zz": 1}'],
+        cause="input",
+    ),
+    Hack(
+        does="Says anything about a row whose schema is JSON, but no JSON Schema.",
+        stopped="there is no result (`input`)",
+        row=row({"type": "object", "properties": {"a": {"type": "text"}}}),
+        cheats=["{}", '{"a": "x"}', ""],
         cause="input",
     ),
 ]

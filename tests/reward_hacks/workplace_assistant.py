@@ -68,4 +68,18 @@ HACKS = [
         "the calls of the response are replayed on fresh tables",
         "resources_servers/workplace_assistant/tests/test_app.py::test_what_was_done_in_the_session_does_not_count",
     ),
+    Hack(
+        does="Does nothing in a row whose expected calls are JSON text.",
+        stopped="such a text is read as a list of calls",
+        row={**row((SEND, MAIL)), "ground_truth": json.dumps(row((SEND, MAIL))["ground_truth"])},
+        cheats=["I do not know."],
+        honest=[calls(SEND, MAIL)],
+    ),
+    Hack(
+        does="Does nothing in a row whose expected calls are another text.",
+        stopped="the row is refused (`input`)",
+        row={**row(), "ground_truth": "null"},
+        cheats=["I do not know."],
+        cause="input",
+    ),
 ]

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.rollouts.concurrency import DECREASE, START, AdaptiveLimiter, AimdWindow
+from nemo_gym.rollouts.collector import DECREASE, START, AdaptiveLimiter, AimdWindow
 
 
 @given(

@@ -14,7 +14,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from nemo_gym.rollouts.concurrency import limit_to_descriptors
+from nemo_gym.common.descriptors import limit_to_descriptors
 from nemo_gym.testing import example_row, rows_of, says
 from tests.commands import BIN
 from tests.stacks import agent_config

@@ -10,14 +10,16 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from nemo_gym.client.head import WorkerAddress
 from nemo_gym.config.secrets import Secrets, set_process_secrets
 from nemo_gym.errors import HeadServerError, StartupError
 from nemo_gym.rollouts import dispatch
+from nemo_gym.rollouts.attempts import InFlight
 from nemo_gym.rollouts.dispatch import WorkerPool
-from nemo_gym.rollouts.live import LiveRollouts, Run
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
+from nemo_gym.rollouts.live import LiveRollouts
+from nemo_gym.rollouts.types import Outcome, Row
 from nemo_gym.rollouts.worker import RowServer
 from nemo_gym.rollouts.worker_protocol import LENGTHS, MAX_TURN_BYTES, VERSION, Kind
 from nemo_gym.server.uvicorn_runner import bind
@@ -76,7 +78,7 @@ async def workers(token: str | None = None) -> AsyncIterator[Workers]:
 
 
 def row(number: int = 0, *, agent: str = "agent", **fields: Any) -> Row:
-    return Row(RowId(number, 0, "0" * 16), agent, orjson.dumps(fields))
+    return Row(number, 0, "0" * 16, agent, orjson.dumps(fields))
 
 
 def in_flight(made: Workers) -> list[int]:
@@ -84,7 +86,7 @@ def in_flight(made: Workers) -> list[int]:
 
 
 async def attempt(pool: WorkerPool, a_row: Row, *, timeout_s: float = 60.0) -> Outcome:
-    return await pool.attempt(a_row, timeout_s=timeout_s, number=2)
+    return await pool.attempt(replace(a_row, timeout_s=timeout_s, attempt=2))
 
 
 async def test_a_collector_gets_no_secret_in_an_error_that_only_the_worker_knows() -> None:
@@ -95,10 +97,10 @@ async def test_a_collector_gets_no_secret_in_an_error_that_only_the_worker_knows
         async with pool.connected():
             scored = await attempt(pool, row(reply='{"reward": 1, "said": "pineapple 7"}'))
             failed = await attempt(pool, row(reply='{"said": "pineapple 7"}'))
-    assert isinstance(scored, Scored)
+    assert scored.error is None
     assert orjson.loads(scored.record)["said"] == "pineapple 7"
-    assert isinstance(failed, NoResult)
-    assert "pineapple" not in failed.message
+    assert failed.error is not None
+    assert "pineapple" not in str(failed.error)
 
 
 async def test_an_outcome_arrives_as_if_it_had_been_made_here() -> None:
@@ -107,21 +109,21 @@ async def test_an_outcome_arrives_as_if_it_had_been_made_here() -> None:
         pool = made.pool()
         async with pool.connected():
             scored = await attempt(pool, row(3, reply='{"reward": 0.5, "n": 7}'))
-            assert isinstance(scored, Scored)
-            assert (scored.id.task_index, orjson.loads(scored.record)["n"], scored.attempts) == (3, 7, 2)
-            assert (scored.metrics.values["reward"], scored.metrics.values["n"]) == (0.5, 7)
+            assert scored.error is None
+            assert (scored.row.task_index, orjson.loads(scored.record)["n"], scored.row.attempt) == (3, 7, 2)
+            assert (scored.values["reward"], scored.values["n"]) == (0.5, 7)
             large = await attempt(
                 pool, row(5, reply='{"reward": 1, "response": {"usage": {"input_tokens": 1%s}}}' % ("0" * 30))
             )
-            assert isinstance(large, Scored)
-            assert large.metrics.tokens[0] == 1e30
+            assert large.error is None
+            assert large.tokens[0] == 1e30
             failed = await attempt(pool, row(4, reply="not JSON"))
-            assert isinstance(failed, NoResult)
-            assert (failed.id.task_index, failed.cause, failed.attempt) == (4, "internal", 2)
-            assert orjson.dumps(failed.row) == b'{"reply":"not JSON"}'
+            assert failed.error is not None
+            assert (failed.row.task_index, failed.error.cause, failed.row.attempt) == (4, "internal", 2)
+            assert orjson.loads(failed.line())["row"] == {"reply": "not JSON"}
             late = await attempt(pool, row(5, seconds=LONG_S), timeout_s=0.1)
-            assert isinstance(late, NoResult)
-            assert late.cause == "timeout"
+            assert late.error is not None
+            assert late.error.cause == "timeout"
 
 
 async def test_rows_and_outcomes_larger_than_a_turn_of_the_loop_all_arrive() -> None:
@@ -132,8 +134,8 @@ async def test_rows_and_outcomes_larger_than_a_turn_of_the_loop_all_arrive() -> 
             replies = [orjson.dumps({"reward": 1.0, "n": number, "text": text}).decode() for number in range(200)]
             made_here = [attempt(pool, row(number, reply=reply)) for number, reply in enumerate(replies)]
             for number, outcome in enumerate(await asyncio.gather(*made_here)):
-                assert isinstance(outcome, Scored)
-                assert (outcome.id.task_index, orjson.loads(outcome.record)["n"]) == (number, number)
+                assert outcome.error is None
+                assert (outcome.row.task_index, orjson.loads(outcome.record)["n"]) == (number, number)
                 assert orjson.loads(outcome.record)["text"] == text
 
 
@@ -165,8 +167,8 @@ async def test_rows_wait_for_room_and_a_cancelled_one_leaves_its_place_to_the_ne
             first.cancel()
             await until(lambda: in_flight(made) == [1])
             third.cancel()
-            assert isinstance(await last, Scored)
-    assert "The workers take 1 rollouts at once; others wait" in caplog.text
+            assert (await last).error is None
+    assert "take 1 rollouts at once" in caplog.text
 
 
 async def test_a_worker_that_stops_finishes_what_it_can_and_the_rest_is_lost_to_it() -> None:
@@ -178,13 +180,13 @@ async def test_a_worker_that_stops_finishes_what_it_can_and_the_rest_is_lost_to_
             long = group.create_task(attempt(pool, row(seconds=LONG_S)))
             await until(lambda: in_flight(made) == [2])
             stopping = group.create_task(running.aclose())
-            assert isinstance(await short, Scored)
+            assert (await short).error is None
             await made.add()  # rows that come while the first one drains go to another
-            assert isinstance(await attempt(pool, row()), Scored)
+            assert (await attempt(pool, row())).error is None
             await stopping
             lost = await long
-            assert isinstance(lost, NoResult)
-            assert (lost.code, lost.retryable, lost.attempt) == ("worker_lost", True, 2)
+            assert lost.error is not None
+            assert (lost.error.code, lost.error.retryable, lost.row.attempt) == ("worker_lost", True, 2)
 
 
 async def test_a_row_that_was_sent_before_the_collector_knew_that_the_worker_stops_is_made() -> None:
@@ -197,7 +199,7 @@ async def test_a_row_that_was_sent_before_the_collector_knew_that_the_worker_sto
             group.create_task(running.aclose())
             assert (await next_frame(reader))[0] == Kind.DRAINING
             writer.write(frame([Kind.ROW, 7, "agent", 0, 0, "", 5.0, 1], b"{}") + frame([Kind.DRAINING]))
-            assert (await next_frame(reader))[:2] == [Kind.SCORED, 7]
+            assert (await next_frame(reader))[:2] == [Kind.OUTCOME, 7]
         writer.close()
 
 
@@ -210,7 +212,7 @@ async def test_a_row_whose_worker_never_sends_an_outcome_has_timed_out(monkeypat
         while (head := await next_frame(reader))[0] != Kind.CANCEL:
             if head[0] == Kind.HELLO:
                 writer.write(frame([Kind.HELLO, VERSION, 0, 1, 1, ["agent"]]))
-        writer.write(frame([Kind.SCORED, head[1], 0, 0, 0.1, {}], b"{}"))  # too late
+        writer.write(frame([Kind.OUTCOME, head[1], 0, 0, 0.1, {}], b"{}"))  # too late
         cancelled.set()
         await reader.read()
         writer.close()
@@ -221,8 +223,8 @@ async def test_a_row_whose_worker_never_sends_an_outcome_has_timed_out(monkeypat
         async with asyncio.timeout(PATIENCE_S), pool.connected():
             late = await attempt(pool, row(), timeout_s=0.1)
             await cancelled.wait()
-    assert isinstance(late, NoResult)
-    assert (late.cause, late.retryable, late.attempt) == ("timeout", True, 2)
+    assert late.error is not None
+    assert (late.error.cause, late.error.retryable, late.row.attempt) == ("timeout", True, 2)
 
 
 async def test_rows_wait_until_a_worker_is_ready() -> None:
@@ -233,7 +235,7 @@ async def test_rows_wait_until_a_worker_is_ready() -> None:
             await asyncio.sleep(0.05)
             assert not waiting.done()
             await made.add()
-            assert isinstance(await waiting, Scored)
+            assert (await waiting).error is None
 
 
 async def test_workers_without_the_agent_are_no_room_for_it(
@@ -272,11 +274,11 @@ async def test_a_run_whose_head_and_workers_are_gone_is_named_in_the_error(
             await until(lambda: in_flight(made) == [1])
             is_gone.set()
             await running.aclose()
-            assert isinstance(await waiting, NoResult)
+            assert (await waiting).error is not None
             gone = "No worker was ready for 0.5 s.*worker 0.*connections to all workers are gone.*Nobody answers there"
             with pytest.raises(StartupError, match=gone):
                 await asyncio.wait_for(attempt(pool, row()), PATIENCE_S)
-    assert caplog.text.count("No worker with 'agent' is ready, and 1 rows wait") == 1
+    assert caplog.text.count("with 'agent'") == 1
 
 
 async def test_an_agent_that_no_run_has_is_an_error_of_its_row() -> None:
@@ -285,10 +287,10 @@ async def test_an_agent_that_no_run_has_is_an_error_of_its_row() -> None:
         pool = made.pool()
         async with pool.connected():
             failed = await attempt(pool, row(agent="nobody"))
-    assert isinstance(failed, NoResult)
-    assert (failed.cause, failed.retryable) == ("input", False)
-    assert "'nobody'" in failed.message
-    assert "agent" in failed.message
+    assert failed.error is not None
+    assert (failed.error.cause, failed.error.retryable) == ("input", False)
+    assert "'nobody'" in str(failed.error)
+    assert "agent" in str(failed.error)
 
 
 async def test_a_worker_that_requires_a_token_gets_no_row_without_it() -> None:
@@ -300,7 +302,7 @@ async def test_a_worker_that_requires_a_token_gets_no_row_without_it() -> None:
                 await attempt(pool, row())
         pool = made.pool(token="right")
         async with pool.connected():
-            assert isinstance(await attempt(pool, row()), Scored)
+            assert (await attempt(pool, row())).error is None
 
 
 def frame(head: Any, body: bytes = b"") -> bytes:
@@ -346,7 +348,7 @@ async def test_what_is_no_frame_ends_the_connection_and_nothing_else(sent: bytes
         writer.close()
         pool = made.pool()
         async with pool.connected():
-            assert isinstance(await attempt(pool, row()), Scored)
+            assert (await attempt(pool, row())).error is None
 
 
 async def test_a_version_that_is_not_ours_is_named() -> None:
@@ -377,17 +379,12 @@ async def test_a_worker_tells_where_its_rollouts_wait(monkeypatch: pytest.Monkey
     monkeypatch.setattr(dispatch, "STAGES_TIMEOUT_S", PATIENCE_S)
     async with workers() as made:
         await made.add()
-        pool, live = made.pool(), LiveRollouts()
-        run = live.tracked(lambda a_row: attempt(pool, a_row, timeout_s=LONG_S))
+        pool, live, slow = made.pool(), LiveRollouts(), row(3, seconds=LONG_S)
         async with pool.connected(), asyncio.TaskGroup() as group:
-            waiting = group.create_task(_outcome(run, row(3, seconds=LONG_S)))
+            waiting = group.create_task(attempt(pool, slow, timeout_s=LONG_S))
             await until(lambda: in_flight(made) == [1])
-            await live.update_stages()
-            (rollout,) = live.snapshot()["rollouts"]
+            live.in_flight[1], live.ask_workers = InFlight(1, slow), pool.stages
+            (rollout,) = (await live.snapshot())["rollouts"]
             assert (rollout["task_index"], rollout["server"], rollout["path"]) == (3, "agent", "/run")
             assert rollout["stage"] == "rollout"
             waiting.cancel()
-
-
-async def _outcome(run: Run, a_row: Row) -> Outcome:
-    return await run(a_row)

@@ -2,22 +2,21 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.errors import UpstreamError
+from nemo_gym.errors import RolloutError, UpstreamError
 from nemo_gym.rollouts.metrics import MAX_KINDS, OTHER, FailureMessages, setup_message, short_message
-from nemo_gym.rollouts.types import NoResult, RowId
+from nemo_gym.rollouts.types import Outcome, Row
 
 KEY = '{"error": {"message": "Incorrect API key", "code": "invalid_api_key"}}'
 
 
-def failure(message: str, **fields: Any) -> NoResult:
-    return NoResult(
-        RowId(4, 0, "0" * 16), **{"cause": "model", "message": message, "server": "policy_model", **fields}
-    )
+def failure(message: str, **fields: Any) -> Outcome:
+    error = RolloutError(message=message, **{"cause": "model", "server": "policy_model", **fields})
+    return Outcome.failed(Row(4, 0, "0" * 16, "agent", b"{}"), error)
 
 
 def test_an_endpoints_refusal_is_its_status_and_its_own_words() -> None:
     message = str(UpstreamError("http://host/v1/responses", 401, KEY))
-    assert message == "http://host/v1/responses answered 401: Incorrect API key"
+    assert message.startswith("http://host/v1/responses answered 401: ")
     assert short_message(failure(message)) == "policy_model: 401 Incorrect API key"
     assert short_message(failure(f"The judge failed: {message}", server="judge")) == "judge: 401 Incorrect API key"
 
@@ -73,7 +72,7 @@ def test_an_input_error_names_its_row() -> None:
     ],
 )
 def test_a_setup_error_says_what_to_check(code: str, server: str, remedy: str) -> None:
-    message = setup_message(failure("x answered 401: no.", code=code, server=server))
+    message = setup_message(RolloutError("model", "x answered 401: no.", code=code, server=server))
     assert message == f"{server} cannot be used: x answered 401: no. {remedy}"
 
 
@@ -81,5 +80,6 @@ def test_a_certificate_that_is_not_trusted_is_no_wrong_address() -> None:
     text = (
         "no connection to x:443: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"
     )
-    message = setup_message(failure(text, code="unreachable", server="policy_model"))
-    assert message.endswith("name the file with it in SSL_CERT_FILE.")
+    message = setup_message(RolloutError("model", text, code="unreachable", server="policy_model"))
+    assert "SSL_CERT_FILE" in message
+    assert "policy_base_url" not in message

@@ -17,7 +17,7 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.live import live_folder, server_metrics
 from nemo_gym.testing import example_row, rows_of, running_servers
-from nemo_gym.viewer.live import LiveRun, cancel, find_runs, statuses
+from nemo_gym.viewer.server import LiveRun, cancel_rollout, find_runs, statuses
 from tests.jsonl import write_lines
 from tests.polling import until
 from tests.stacks import counter, scripted_servers
@@ -66,7 +66,7 @@ async def test_a_run_tells_what_is_in_flight_and_where(tmp_path: Path) -> None:
         found = await status_when(run, in_flight=2, scored=1, failed={"model": 1})
         assert await statuses([run])
         for rollout in found["rollouts"]:
-            assert await cancel([run], orjson.dumps({"run": run.id, "number": rollout["number"]})) == {
+            assert await cancel_rollout([run], orjson.dumps({"run": run.id, "number": rollout["number"]})) == {
                 "cancelled": True
             }
         metrics = await running
@@ -151,8 +151,8 @@ async def test_a_collection_that_does_not_answer_has_not_ended() -> None:
         address = {"pid": os.getpid(), "port": silent.getsockname()[1], "token": "x"}
         (live_folder() / "silent.json").write_bytes(orjson.dumps(address))
         with pytest.raises(GymError, match="did not answer"):
-            await cancel(find_runs(), b'{"run": "silent", "number": 1}')
-    assert await cancel(find_runs(), b'{"run": "silent", "number": 1}') == {"cancelled": False}
+            await cancel_rollout(find_runs(), b'{"run": "silent", "number": 1}')
+    assert await cancel_rollout(find_runs(), b'{"run": "silent", "number": 1}') == {"cancelled": False}
 
 
 @pytest.mark.parametrize(("status", "is_read"), [(b"200 OK", True), (b"503 Busy", False)])

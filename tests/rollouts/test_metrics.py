@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nemo_gym.errors import Cause
+from nemo_gym.common.loads import StageLoad
+from nemo_gym.errors import Cause, RolloutError
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.types import NoResult, RowId, Scored, record_metrics
-from nemo_gym.server.metrics import StageLoad
+from nemo_gym.rollouts.types import Outcome, Row, metric_fields
 
 
 def record(task: int | None, reward: float, **fields: Any) -> dict[str, Any]:
@@ -21,8 +21,8 @@ def record(task: int | None, reward: float, **fields: Any) -> dict[str, Any]:
     return {"reward": reward, **fields, **marks}
 
 
-def failure(cause: Cause, task: int = 0) -> NoResult:
-    return NoResult(RowId(task, 0, "0" * 16), cause, "It failed.")
+def failure(cause: Cause, task: int = 0) -> Outcome:
+    return Outcome.failed(Row(task, 0, "0" * 16, "agent", b"{}"), RolloutError(cause, "It failed."))
 
 
 def metrics_of(records: list[dict[str, Any]], **options: Any) -> RunningMetrics:
@@ -264,7 +264,7 @@ def flat(value: Any, path: str = "") -> dict[str, float]:
 def test_any_number_of_tokens_that_an_endpoint_reports_can_be_written() -> None:
     metrics = RunningMetrics(num_repeats=1)
     record = {"reward": 1.0, "response": {"usage": {"input_tokens": 10**30, "output_tokens": 2}}}
-    metrics.add_outcome(Scored(RowId(0, 0, "0" * 16), orjson.dumps({}), record_metrics(record)))
+    metrics.add_outcome(Outcome(Row(0, 0, "0" * 16, "agent", b"{}"), b"{}", **metric_fields(record)))
     tokens = orjson.loads(orjson.dumps(metrics.summary()))["tokens"]
     assert (tokens["input"]["total"], tokens["output"]["total"]) == (1e30, 2)
 
@@ -281,3 +281,15 @@ def test_only_requests_since_the_start_of_a_collection_count_by_stage() -> None:
         "model": {"requests": 3, "seconds": 1.5},
         "verify": {"requests": 1, "seconds": 0.1},
     }
+
+
+def test_no_interval_of_a_share_leaves_its_range() -> None:
+    metrics = RunningMetrics(num_repeats=1)
+    for index, share in enumerate((0.0, 0.0, 0.0, 0.5)):
+        fields = {"share": share, "count": int(share), "offset": share - 0.2}
+        metrics.add({"reward": share, "_task_index": index, "_repeat_index": 0, **fields})
+    found = metrics.summary()
+    assert found["fields"]["share"]["interval_95"] == found["reward"]["interval_95"]
+    low, high = found["fields"]["share"]["interval_95"]
+    assert 0 <= low < high <= 1
+    assert found["fields"]["offset"]["interval_95"][0] < -0.2

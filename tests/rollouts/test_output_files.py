@@ -66,11 +66,11 @@ async def test_an_output_that_is_not_a_regular_file_is_refused_before_the_first_
 
 async def test_a_folder_where_the_failures_would_go_is_refused_too(tmp_path: Path) -> None:
     (tmp_path / "a_failures.jsonl").mkdir()
-    with pytest.raises(ConfigError, match=r"a_failures\.jsonl, which is to be written, is a directory"):
+    with pytest.raises(ConfigError, match=r"a_failures\.jsonl.* directory"):
         await collect(tmp_path, "a.jsonl", example_row("one"))
 
 
 async def test_the_failures_of_a_collection_do_not_go_into_the_output_of_another(tmp_path: Path) -> None:
     await collect(tmp_path, "a_failures.jsonl", example_row("one"))
-    with pytest.raises(ConfigError, match=r"a_failures\.jsonl, which is to be written, is the output of another"):
+    with pytest.raises(ConfigError, match=r"a_failures\.jsonl.* another collection"):
         await collect(tmp_path, "a.jsonl", example_row("one"))

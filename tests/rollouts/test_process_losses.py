@@ -18,14 +18,16 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.process_losses import (
     ALONE_AFTER,
-    IN_FLIGHT_AFTER,
+    FEW,
+    FEW_AFTER,
     MAX_CHARGED,
     MAX_LOST_ALONE,
     LostRows,
     ProcessLosses,
     RowLosses,
+    Suspects,
 )
-from nemo_gym.rollouts.types import Outcome, RowId, Scored
+from nemo_gym.rollouts.types import Outcome, Row
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.testing import example_row, rows_of
 from tests.polling import PATIENCE_S
@@ -44,6 +46,8 @@ class AbortingResourcesServer(SimpleResourcesServer):
 """
 REPLIES = [{"user": "abort", "say": "Done."}, {"latency_s": 0.2, "say": "Done."}]
 ROWS, POISONED = 24, 5
+ROW = Row(0, 0, "0" * 16, "agent", b"{}")
+LOST = RolloutError("environment", "Its process died.", code="process_lost")
 
 
 @asynccontextmanager
@@ -97,9 +101,10 @@ async def test_the_same_for_the_rows_of_a_trainer(tmp_path: Path, monkeypatch: p
     assert failed == ["worker_lost"]
 
 
-@pytest.mark.parametrize(("lost", "most"), [(0, 40), (1, 40), *IN_FLIGHT_AFTER.items(), (ALONE_AFTER + 2, 1)])
-async def test_the_more_processes_a_row_has_lost_the_fewer_go_out_together(lost: int, most: int) -> None:
+async def most_in_flight_of(lost: int, *, is_lost: bool) -> tuple[int, list[RowLosses]]:
+    """Forty rows that lost so many processes, each with one attempt that ends well or loses its process, too."""
     rows, in_flight, most_in_flight = LostRows(), 0, 0
+    losses = [RowLosses(lost=lost) for _ in range(40)]
 
     async def make_attempt() -> Outcome:
         nonlocal in_flight, most_in_flight
@@ -107,10 +112,44 @@ async def test_the_more_processes_a_row_has_lost_the_fewer_go_out_together(lost:
         most_in_flight = max(most_in_flight, in_flight)
         await asyncio.sleep(0.01)
         in_flight -= 1
-        return Scored(RowId(0, 0, "0" * 16), b"{}")
+        return Outcome.failed(ROW, LOST) if is_lost else Outcome(ROW, b"{}")
 
-    await asyncio.gather(*(rows.dispatch(make_attempt, RowLosses(lost=lost)) for _ in range(40)))
-    assert most_in_flight == most
+    await asyncio.gather(*(rows.dispatch(make_attempt, each) for each in losses))
+    return most_in_flight, losses
+
+
+@pytest.mark.parametrize(
+    ("lost", "most"), [(0, 40), (1, 40), (FEW_AFTER, FEW), (ALONE_AFTER, 1), (ALONE_AFTER + 2, 1)]
+)
+async def test_the_more_processes_a_row_has_lost_the_fewer_go_out_together(lost: int, most: int) -> None:
+    assert (await most_in_flight_of(lost, is_lost=True))[0] == most
+
+
+async def test_more_and_more_rows_go_out_together_while_they_end_well() -> None:
+    most, losses = await most_in_flight_of(ALONE_AFTER, is_lost=False)
+    assert 4 < most < 40
+    assert [each.is_alone for each in losses].count(True) == 1
+
+
+async def test_a_suspect_that_is_cancelled_while_it_waits_leaves_its_place_to_others() -> None:
+    suspects, done, outcome = Suspects(), asyncio.Event(), Outcome(ROW, b"{}")
+
+    async def make_attempt() -> Outcome:
+        await done.wait()
+        return outcome
+
+    waiting = [asyncio.create_task(suspects.run(make_attempt, RowLosses())) for _ in range(4)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    waiting[1].cancel()
+    done.set()
+    assert await asyncio.wait_for(asyncio.gather(*waiting[2:]), PATIENCE_S) == [outcome, outcome]
+
+
+def test_a_row_is_not_charged_for_a_death_that_others_may_have_caused() -> None:
+    policy, row = ProcessLosses(), RowLosses("a", lost=ALONE_AFTER, is_alone=False)
+    assert all(attempts_of(policy, [row]) == [True] for _ in range(MAX_CHARGED + MAX_LOST_ALONE))
+    assert row.charged == 0
 
 
 def attempts_of(policy: ProcessLosses, rows: Sequence[RowLosses], process: str = "worker 0") -> list[bool]:

@@ -6,9 +6,8 @@ import pytest
 
 from nemo_gym.common.deadline import timeout
 from nemo_gym.errors import StorageError
-from nemo_gym.rollouts.collector import RolloutTasks, collect
-from nemo_gym.rollouts.concurrency import AdaptiveLimiter, AimdWindow
-from nemo_gym.rollouts.types import NoResult, Outcome, Row, RowId, Scored
+from nemo_gym.rollouts.collector import AdaptiveLimiter, AimdWindow, RolloutTasks, collect
+from nemo_gym.rollouts.types import Outcome, Row
 
 FOREVER_S = 3600.0
 
@@ -21,8 +20,8 @@ async def ignore_cancellation(released: asyncio.Event) -> None:
             continue
 
 
-def rows(count: int) -> list[Row | NoResult]:
-    return [Row(RowId(number, 0, ""), "agent", b"{}") for number in range(count)]
+def rows(count: int) -> list[Row | Outcome]:
+    return [Row(number, 0, "", "agent", b"{}") for number in range(count)]
 
 
 async def test_the_first_error_ends_the_other_tasks_and_the_block() -> None:
@@ -39,7 +38,7 @@ async def test_the_first_error_ends_the_other_tasks_and_the_block() -> None:
         raise StorageError("The disk is full.")
 
     async def block() -> None:
-        tasks: RolloutTasks[None] = RolloutTasks()
+        tasks = RolloutTasks()
         async with tasks:
             tasks.start(wait(1))
             tasks.start(wait(2))
@@ -60,7 +59,7 @@ async def test_an_error_while_the_block_waits_for_its_tasks_is_raised() -> None:
         raise StorageError("The disk is full.")
 
     async def block() -> None:
-        tasks: RolloutTasks[None] = RolloutTasks()
+        tasks = RolloutTasks()
         async with tasks:
             tasks.start(fail())
             tasks.start(asyncio.sleep(FOREVER_S))
@@ -78,7 +77,7 @@ async def test_a_block_that_is_cancelled_leaves_behind_what_ignores_it(seconds_i
         await ignore_cancellation(released)
 
     async def block() -> None:
-        tasks: RolloutTasks[None] = RolloutTasks(end_grace_s=0.01)
+        tasks = RolloutTasks(end_grace_s=0.01)
         async with tasks:
             tasks.start(ignore())
             await asyncio.sleep(seconds_in_block)
@@ -97,10 +96,10 @@ async def test_a_rollout_that_ignores_its_timeout_is_a_failure_and_others_go_on(
     limiter = AdaptiveLimiter(AimdWindow(2, 2))
 
     async def run(row: Row) -> Outcome:
-        if row.id.task_index == 0:
+        if row.task_index == 0:
             with timeout(0.01, what="The rollout"):
                 await ignore_cancellation(released)
-        return Scored(row.id, b'{"reward":1}')
+        return Outcome(row, b'{"reward":1}')
 
     async def write(outcome: Outcome) -> None:
         written.append(outcome)
@@ -109,8 +108,9 @@ async def test_a_rollout_that_ignores_its_timeout_is_a_failure_and_others_go_on(
     released.set()
     for _ in range(10):
         await asyncio.sleep(0)
-    failed = [outcome for outcome in written if isinstance(outcome, NoResult)]
-    assert [outcome.id.task_index for outcome in failed] == [0]
-    assert failed[0].cause == "timeout"
-    assert "ignores that it is cancelled" in failed[0].message
+    failed = [outcome for outcome in written if outcome.error is not None]
+    assert [outcome.row.task_index for outcome in failed] == [0]
+    assert failed[0].error is not None
+    assert failed[0].error.cause == "timeout"
+    assert "ignore_cancellation" in str(failed[0].error)
     assert (len(written), limiter.in_flight) == (20, 0)

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,16 +13,16 @@ from msgspec.structs import replace
 
 from nemo_gym.client.call_log import Call
 from nemo_gym.client.head import WorkerAddress
+from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.call_log import LogRequest
 from nemo_gym.rollouts.dispatch import WorkerPool
-from nemo_gym.rollouts.types import NoResult, Outcome, RecordMetrics, Row, RowId, Scored
+from nemo_gym.rollouts.types import Outcome, Row
 from nemo_gym.rollouts.worker_protocol import (
     LENGTHS,
     MAX_FRAME_BYTES,
     VERSION,
     Kind,
     ProtocolError,
-    RowRequest,
     outcome_frame,
     read_outcome,
     read_row,
@@ -33,11 +32,12 @@ from tests.polling import PATIENCE_S
 from tests.raw_server import raw_server
 
 NUMBER = 0
-ROW = Row(RowId(3, 0, "0" * 16), "agent", b"{}")
-SCORED = Scored(
-    ROW.id, b'{"reward":0.5,"said":"hello"}', RecordMetrics({"reward": 0.5, "said": "hello"}, (1, 2, 3, 6))
+LONG_S = 3600.0
+ROW = Row(3, 0, "0" * 16, "agent", b"{}", LONG_S)
+SCORED = Outcome(
+    ROW, b'{"reward":0.5,"said":"hello"}', values={"reward": 0.5, "said": "hello"}, tokens=[1, 2, 3, 6], seconds=0.5
 )
-FAILED = NoResult(ROW.id, "tool", "it broke", server="weather", started_at=5.0, seconds=1.5)
+FAILED = Outcome.failed(ROW, RolloutError("tool", "it broke", server="weather"), seconds=1.5)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda item: st.lists(item, max_size=3) | st.dictionaries(st.text(max_size=5), item, max_size=3),
@@ -51,20 +51,14 @@ def frame(head: Any, body: bytes = b"") -> bytes:
 
 
 def read(head: list[Any], body: bytes) -> Outcome:
-    return read_outcome(orjson.loads(orjson.dumps(head)), body, RowRequest(NUMBER, ROW, 60.0, 1))
+    return read_outcome(orjson.loads(orjson.dumps(head)), body, ROW)
 
 
 @pytest.mark.parametrize("outcome", [SCORED, FAILED])
 def test_an_outcome_that_was_sent_is_read_as_it_was(outcome: Outcome) -> None:
     found = read(*outcome_frame(NUMBER, outcome))
-    assert outcome_frame(NUMBER, found) == (
-        orjson.loads(orjson.dumps(outcome_frame(NUMBER, outcome)[0])),
-        *_body(found),
-    )
-
-
-def _body(outcome: Outcome) -> Sequence[bytes]:
-    return (outcome.record if isinstance(outcome, Scored) else b"",)
+    assert outcome_frame(NUMBER, found) == outcome_frame(NUMBER, outcome)
+    assert found.line() == outcome.line()
 
 
 SCORED_HEAD = outcome_frame(NUMBER, SCORED)[0]
@@ -88,6 +82,7 @@ BAD_RECORDS = [
     b'{"reward":null}',
     b'{"reward":0.5,"said":"\xff"}',
     b'{"reward":0.5,"said":"\n"}',
+    b'{"reward":0.5,"said":%b1%b}' % (b"[" * 200_000, b"]" * 200_000),
 ]
 
 
@@ -97,6 +92,13 @@ def test_a_record_that_is_not_one_line_of_json_with_its_reward_is_refused(record
         read(SCORED_HEAD, record)
 
 
+@pytest.mark.parametrize("tokens", [[1], [1] * 5])
+def test_an_outcome_with_another_number_of_token_counts_is_refused(tokens: list[int]) -> None:
+    head, record = outcome_frame(NUMBER, replace(SCORED, tokens=tokens))
+    with pytest.raises(ProtocolError):
+        read(head, record)
+
+
 @given(st.sampled_from([SCORED, FAILED]), st.integers(0, 8), JSON, st.sampled_from(["replace", "insert", "delete"]))
 @settings(deadline=None, max_examples=500)
 def test_a_changed_head_is_refused_or_still_an_outcome(outcome: Outcome, index: int, item: Any, change: str) -> None:
@@ -104,7 +106,7 @@ def test_a_changed_head_is_refused_or_still_an_outcome(outcome: Outcome, index: 
     head = [*head]
     place = min(index, len(head) - 1)
     head[place : place + (change != "insert")] = [] if change == "delete" else [item]
-    if head[:1] not in ([Kind.SCORED], [Kind.NO_RESULT]):
+    if head[:1] != [Kind.OUTCOME]:
         return  # no outcome
     try:
         found = read(head, body)
@@ -129,9 +131,9 @@ def check(outcome: Outcome) -> None:
     written = orjson.loads(line)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    if isinstance(outcome, Scored):
+    if outcome.error is None:
         assert math.isfinite(written["reward"])
-        assert written["reward"] == outcome.metrics.values["reward"]
+        assert written["reward"] == outcome.values["reward"]
 
 
 async def outcome_from_worker_that_sends(
@@ -152,25 +154,26 @@ async def outcome_from_worker_that_sends(
     async with raw_server(serve) as port:
         pool = WorkerPool(partial(asyncio.sleep, 0, [WorkerAddress(0, "", f"127.0.0.1:{port}", ("agent",))]))
         async with asyncio.timeout(PATIENCE_S), pool.connected():
-            asked = (pool.attempt(ROW, timeout_s=LONG_S, number=1, log=log) for _ in range(times))
+            asked = (pool.attempt(ROW, log) for _ in range(times))
             return await asyncio.gather(*asked)
 
 
-LONG_S = 3600.0
+ERROR = outcome_frame(NUMBER, FAILED)[0][-1]
 GOOD = frame(*outcome_frame(NUMBER, SCORED))
 SENT: dict[str, bytes] = {
     "nothing": b"",
     "a body that is not JSON": frame(SCORED_HEAD, b"no JSON"),
     "a body with a line break": frame(SCORED_HEAD, b'{"reward":0.5,\n"said":"hello"}'),
-    "a short head": frame([Kind.SCORED, NUMBER]),
-    "no number": frame([Kind.SCORED]),
-    "a number that is a list": frame([Kind.SCORED, [NUMBER], 0, 0, 0.1, {}, [], False], b"{}"),
+    "a short head": frame([Kind.OUTCOME, NUMBER]),
+    "no number": frame([Kind.OUTCOME]),
+    "a number that is a list": frame([Kind.OUTCOME, [NUMBER], *SCORED_HEAD[2:]], SCORED.record),
     "an unknown number": frame(outcome_frame(NUMBER + 1, SCORED)[0], SCORED.record),
-    "wrong types": frame([Kind.SCORED, NUMBER, "0", None, {}, [], 1, "no"], SCORED.record),
-    "an unknown cause": frame([Kind.NO_RESULT, NUMBER, {**outcome_frame(0, FAILED)[0][2], "cause": "magic"}]),
-    "an unknown field": frame([Kind.NO_RESULT, NUMBER, {**outcome_frame(0, FAILED)[0][2], "id": 7}]),
-    "a failure without fields": frame([Kind.NO_RESULT, NUMBER, {}]),
-    "a failure that is none": frame([Kind.NO_RESULT, NUMBER, None]),
+    "wrong types": frame([Kind.OUTCOME, NUMBER, "0", None, {}, [], 1, "no", None], SCORED.record),
+    "an unknown cause": frame([*SCORED_HEAD[:-1], {**ERROR, "cause": "magic"}]),
+    "an unknown field": frame([*SCORED_HEAD[:-1], {**ERROR, "id": 7}]),
+    "a failure without fields": frame([*SCORED_HEAD[:-1], {}]),
+    "a failure without a record or an error": frame(SCORED_HEAD),
+    "a failure with a record": frame([*SCORED_HEAD[:-1], ERROR], SCORED.record),
     "an unknown kind": frame([99, NUMBER]),
     "a hello without agents": frame([Kind.HELLO, VERSION]),
     "a hello with wrong agents": frame([Kind.HELLO, VERSION, 0, 1, 5, [["agent"]]]),
@@ -185,12 +188,12 @@ SENT: dict[str, bytes] = {
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 async def test_what_is_no_valid_outcome_is_a_lost_worker(sent: bytes) -> None:
     (outcome,) = await outcome_from_worker_that_sends(sent)
-    assert isinstance(outcome, NoResult)
-    assert (outcome.code, outcome.cause, outcome.retryable) == ("worker_lost", "environment", True)
+    assert outcome.error is not None
+    assert (outcome.error.code, outcome.error.cause, outcome.error.retryable) == ("worker_lost", "environment", True)
 
 
 CALL = Call(
-    name="env/add 0 1", attempt=1, attempt_id="a", reply="3", task_index=3, repeat_index=0, row_hash=ROW.id.row_hash
+    name="env/add 0 1", attempt=1, attempt_id="a", reply="3", task_index=3, repeat_index=0, row_hash=ROW.row_hash
 )
 
 
@@ -202,7 +205,7 @@ async def test_a_call_is_logged_before_the_outcome_of_its_attempt() -> None:
     lines: list[bytes] = []
     sent = frame([Kind.CALL, NUMBER], CALL.line()) + frame([Kind.CALL, 7], CALL.line()) + GOOD
     (outcome,) = await outcome_from_worker_that_sends(sent, log=log_to(lines))
-    assert isinstance(outcome, Scored)
+    assert outcome.error is None
     assert lines == [CALL.line()]
 
 
@@ -216,18 +219,21 @@ async def test_a_call_is_logged_before_the_outcome_of_its_attempt() -> None:
 async def test_what_is_no_call_of_the_attempt_is_a_lost_worker(line: bytes) -> None:
     lines: list[bytes] = []
     (outcome,) = await outcome_from_worker_that_sends(frame([Kind.CALL, NUMBER], line) + GOOD, log=log_to(lines))
-    assert isinstance(outcome, NoResult)
-    assert (outcome.code, lines) == ("worker_lost", [])
+    assert outcome.error is not None
+    assert (outcome.error.code, lines) == ("worker_lost", [])
 
 
 def test_a_row_with_stored_calls_is_read_as_it_was_sent() -> None:
     sent: list[tuple[int, bytes]] = []
-    head, body = row_frame(RowRequest(NUMBER, ROW, 60.0, 2, log_to([])))
-    found = read_row(orjson.loads(orjson.dumps(head)), body, lambda number, line: sent.append((number, line)))
-    assert found.log is not None
-    found.log.write(b"line")
+    row = replace(ROW, attempt=2)
+    head, body = row_frame(NUMBER, row, log_to([]))
+    number, found, log = read_row(
+        orjson.loads(orjson.dumps(head)), body, lambda number, line: sent.append((number, line))
+    )
+    assert log is not None
+    log.write(b"line")
     assert sent == [(NUMBER, b"line")]
-    assert (found.row, found.attempt, found.log[:5]) == (ROW, 2, log_to([])[:5])
+    assert (number, found, log[:5]) == (NUMBER, row, log_to([])[:5])
     with pytest.raises(ProtocolError):
         read_row(head[:-1], body, lambda number, line: None)
 
@@ -236,8 +242,8 @@ async def test_an_outcome_that_is_not_valid_costs_no_other_rollout_and_a_second_
     other = frame(outcome_frame(NUMBER + 1, SCORED)[0], SCORED.record)
     bad = frame(SCORED_HEAD, b"no JSON")
     lost, scored = await outcome_from_worker_that_sends(bad + GOOD + other + other, times=2)
-    assert isinstance(lost, NoResult)
-    assert isinstance(scored, Scored)
+    assert lost.error is not None
+    assert scored.error is None
     assert orjson.loads(scored.record)["reward"] == 0.5
 
 
@@ -249,4 +255,4 @@ async def test_an_outcome_that_is_not_valid_costs_no_other_rollout_and_a_second_
 def test_every_stream_of_bytes_ends_each_rollout_once(sent: bytes, cut: int) -> None:
     (outcome,) = asyncio.run(outcome_from_worker_that_sends(sent[: len(sent) - cut] if cut < 50 else sent))
     check(outcome)
-    assert isinstance(outcome, Scored) or outcome.code in ("worker_lost", FAILED.code)
+    assert outcome.error is None or outcome.error.code in ("worker_lost", None)

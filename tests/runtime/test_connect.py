@@ -60,7 +60,7 @@ def config(*arguments: str, isolation: str = "shared", num_workers: int | None =
 async def test_servers_read_the_configuration_of_the_command_that_holds_them(isolation: str) -> None:
     async with connect_servers(config(isolation=isolation)) as client:
         found = await client.call("curious", "/look_up", {"key": "colour"}, answer=ServerReply)
-    assert found.text() == "blue"
+    assert found.text == "blue"
 
 
 @pytest.mark.parametrize("isolation", ["shared", "process"])
@@ -73,7 +73,7 @@ async def test_a_server_gets_as_many_workers_as_it_asks_for(isolation: str) -> N
 
 @pytest.mark.parametrize("given", ["0", "-1", "many", "true", "1.5"])
 async def test_a_number_of_workers_that_makes_no_sense_is_refused(given: str) -> None:
-    with pytest.raises(ConfigError, match=r"num_workers is .*; expected a whole number of workers from 1, or 'auto'"):
+    with pytest.raises(ConfigError, match=r"num_workers is .* from 1, or 'auto'"):
         async with connect_servers(config(f"num_workers={given}")):
             pass
 

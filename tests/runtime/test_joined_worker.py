@@ -3,6 +3,7 @@ when it is stopped, and is replaced when it dies."""
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import threading
@@ -17,13 +18,13 @@ import pytest
 from nemo_gym.cli.servers import CHECK_EVERY_S, health_thread
 from nemo_gym.client.head import list_workers
 from nemo_gym.client.server_client import CookieJar
-from nemo_gym.config.fingerprint import Fingerprint
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts import dispatch
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime import membership
+from nemo_gym.runtime.fingerprint import Fingerprint
 from nemo_gym.runtime.launcher import Launcher
 from nemo_gym.runtime.membership import FIRST_INDEX, Members
 from nemo_gym.server.uvicorn_runner import bind
@@ -158,8 +159,8 @@ async def test_a_worker_with_another_model_is_refused_and_told_which_setting_dif
             await until(lambda: "this worker" in worker.text or "joined the run" in worker.text)
             assert "joined the run" not in worker.text
             assert await asyncio.to_thread(worker.wait) != 0
-        assert f'{key}: "other" in this worker, "m" in the run' in worker.text
-        assert "the same code, config_paths and overrides" in worker.text
+        assert re.search(rf'{re.escape(key)}: "other" .*"m"', worker.text)
+        assert "config_paths and overrides" in worker.text
         assert len(launcher.workers()) == 1
 
 

@@ -12,14 +12,8 @@ from nemo_gym.common.paths import CACHE_ENV_VAR
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError, StartupError
 from nemo_gym.runtime.launcher import Launcher
-from nemo_gym.runtime.venvs import (
-    VenvSettings,
-    is_met,
-    names_this_package,
-    own_constraints,
-    python_for,
-    requirements_of,
-)
+from nemo_gym.runtime.requirements import VenvSettings, is_met, names_this_package, python_for, requirements_of
+from nemo_gym.runtime.venvs import own_constraints
 
 APP = """
 import subprocess

@@ -133,7 +133,7 @@ async def at(url: str, path: str, body: Any, jar: CookieJar, token: str = "") ->
             "POST", url + path, body=orjson.dumps(body), headers=headers, cookies=jar, timeout_s=60, use_proxy=False
         )
     jar.merge(reply.cookies)
-    found = ServerReply("counter", reply.status, reply.body)
+    found = ServerReply("counter", reply.status, reply.content())
     raise_refusal(found)
     return found
 

@@ -292,6 +292,58 @@ DISK = {
         time.sleep(10)
         escaped('40 MB in 16')
     """,
+    "files in a folder that nobody may read": """
+        import time
+        os.mkdir('hidden')
+        os.chmod('hidden', 0o300)
+        for n in range(40):
+            try:
+                open(f'hidden/big{n}', 'wb').write(bytes(2**20))
+            except OSError:
+                sys.exit()
+        time.sleep(10)
+        escaped('40 MB in 16')
+    """,
+    "files below a path that is too long": """
+        import time
+        for _ in range(30):
+            os.mkdir('x' * 200)
+            os.chdir('x' * 200)
+        for n in range(40):
+            try:
+                open(f'big{n}', 'wb').write(bytes(2**20))
+            except OSError:
+                sys.exit()
+        time.sleep(10)
+        escaped('40 MB in 16')
+    """,
+    "files without a name": """
+        import time
+        files = []
+        for n in range(40):
+            try:
+                files.append(open(f'big{n}', 'wb', buffering=0))
+                os.unlink(f'big{n}')
+                files[-1].write(bytes(2**20))
+            except OSError:
+                sys.exit()
+        time.sleep(10)
+        escaped('40 MB in 16')
+    """,
+    "files without a name of a process that lets nobody look": """
+        import ctypes, time
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+        files = []
+        for n in range(40):
+            try:
+                files.append(open(f'big{n}', 'wb', buffering=0))
+                os.unlink(f'big{n}')
+                files[-1].write(bytes(2**20))
+            except OSError:
+                sys.exit()
+        time.sleep(10)
+        escaped('40 MB in 16')
+    """,
     "many empty files": """
         import time
         for n in range(20000):

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from nemo_gym.sandbox.contract import ExecResult, SandboxSpec
-from nemo_gym.sandbox.local import LocalProvider
+from nemo_gym.sandbox.local import LocalProvider, host_runtime
 from nemo_gym.sandbox.process import SandboxProcess
 from nemo_gym.sandbox.registry import bubblewrap, get_provider_class, landlock
-from nemo_gym.sandbox.runtime import host_runtime
 from tests.sandbox.attacks import PRELUDE
 
 SECRET = "canary-7c1f"

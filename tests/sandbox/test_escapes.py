@@ -19,8 +19,7 @@ import pytest
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.sandbox.contract import Limits, SandboxError
 from nemo_gym.sandbox.landlock import UnconfinedProvider
-from nemo_gym.sandbox.launcher import Launch
-from nemo_gym.sandbox.process import SandboxProcess
+from nemo_gym.sandbox.process import Launch, SandboxProcess
 from tests.sandbox.attacks import CALLS, NETWORK, PRIVILEGES, READS, WRITES
 from tests.sandbox.providers import SECRET, attack, fails, sandbox
 

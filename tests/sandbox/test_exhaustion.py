@@ -3,14 +3,18 @@
 import asyncio
 import os
 import signal
+import sys
+from dataclasses import replace
 
 import pytest
 
+from nemo_gym.sandbox.local import SANDBOX_UIDS, host_runtime
 from nemo_gym.sandbox.process import SandboxProcess
 from tests.sandbox.attacks import DISK, MEMORY
 from tests.sandbox.providers import (
     CONFINING,
     LONGER_AND_LONGER,
+    SMALL,
     attack,
     fails,
     processes_with,
@@ -18,6 +22,8 @@ from tests.sandbox.providers import (
     sandbox,
     until,
 )
+
+SYSTEM_PYTHON = "/usr/bin/python{}.{}".format(*sys.version_info)
 
 
 @pytest.mark.parametrize("name", CONFINING)
@@ -259,3 +265,28 @@ async def test_a_session_that_ended_between_calls_is_reported_as_lost(box: Sandb
     await until(lambda: processes_with(token))
     assert (await box.python("1 + 1")).is_lost
     assert (await box.python("1 + 1")).result == "2"
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not os.path.exists(SYSTEM_PYTHON),
+    reason="only root can give a sandbox a user of its own, who needs a Python that every user can run",
+)
+@pytest.mark.parametrize(
+    "what",
+    [
+        "several files",
+        "files in a folder that nobody may read",
+        "files without a name",
+        "files without a name of a process that lets nobody look",
+    ],
+)
+async def test_the_disk_cannot_be_filled_by_a_user_of_its_own(what: str) -> None:
+    made = provider("landlock", limits=SMALL, fork_server=False)
+    made._runtime = replace(host_runtime(), python=SYSTEM_PYTHON)
+    try:
+        box = await made.open()
+        assert int((await box.exec(["/usr/bin/id", "-u"])).stdout or "0") in SANDBOX_UIDS
+        result = await attack(box, DISK[what])
+        assert (result.limit, "ESCAPED" in (result.stdout or "")) == ("disk", False)
+    finally:
+        await made.aclose()

@@ -18,10 +18,8 @@ import pytest
 
 from nemo_gym.sandbox.bubblewrap import BubblewrapProvider, bubblewrap_path
 from nemo_gym.sandbox.contract import SandboxSpec
-from nemo_gym.sandbox.launcher import HostProcess, _pid_of
-from nemo_gym.sandbox.local import LocalProvider
-from nemo_gym.sandbox.process import SandboxProcess
-from nemo_gym.sandbox.runtime import host_runtime
+from nemo_gym.sandbox.local import LocalProvider, host_runtime
+from nemo_gym.sandbox.process import HostProcess, SandboxProcess, _pid_of
 from tests.sandbox.providers import SECRET, fails, provider, until
 
 OPEN_FILES = """

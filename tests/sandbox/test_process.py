@@ -11,10 +11,9 @@ import pytest
 from nemo_gym.sandbox.bubblewrap import BubblewrapProvider, mounts
 from nemo_gym.sandbox.contract import Limits, SandboxCreateError, SandboxError, SandboxSpec
 from nemo_gym.sandbox.inside.frames import FrameError, pack, unpack
-from nemo_gym.sandbox.local import SandboxPool
+from nemo_gym.sandbox.local import Runtime, SandboxPool
 from nemo_gym.sandbox.process import SandboxProcess
 from nemo_gym.sandbox.registry import get_provider_class
-from nemo_gym.sandbox.runtime import Runtime
 from tests.sandbox.providers import CONFINING, LONGER_AND_LONGER, provider, sandbox
 
 ALL = (*CONFINING, "unconfined")

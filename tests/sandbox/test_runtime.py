@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.sandbox.runtime import package_paths
+from nemo_gym.sandbox.local import package_paths
 
 
 def install(folder: Path, name: str, *requires: str) -> None:

@@ -209,7 +209,7 @@ def test_a_block_is_named_or_given() -> None:
     assert resolve_provider_config({"auto": None}) == {"auto": {}}
     assert resolve_provider_metadata("boxes", named) == {"team": "a"}
     assert resolve_provider_metadata({"auto": None}) == {}
-    with pytest.raises(ValueError, match=r"no sandbox block 'bosex'.*boxes, two"):
+    with pytest.raises(ValueError, match=r"'bosex'.*boxes, two"):
         resolve_provider_config("bosex", named)
     with pytest.raises(ValueError, match="exactly one"):
         resolve_provider_config("two", named)

@@ -95,11 +95,11 @@ async def test_garbage_is_refused_with_what_is_wrong(content: bytes, status: int
         assert (await client.post("/verify", json=example_row(response=response_of()))).status == 200
 
 
-async def test_of_very_many_mistakes_only_the_first_are_told() -> None:
+async def test_of_very_many_invalid_items_only_the_first_is_told() -> None:
     async with client_for(Watched) as client:
         row = example_row(response=response_of(*({"type": 1} for _ in range(1000))))
         answer = await client.post("/verify", json=row)
-        assert (answer.status, len(answer.json()["detail"])) == (422, 20)
+        assert (answer.status, len(answer.json()["detail"])) == (422, 1)
 
 
 async def test_a_body_that_says_it_is_too_large_is_refused_unread() -> None:
@@ -252,7 +252,7 @@ async def test_a_request_has_its_session_whichever_way_it_came() -> None:
         answer = await client.post("/verify", json=row)
         direct = await client.server.asgi_app().direct("POST", "/verify", row, {})
         assert (answer.status, direct.status) == (200, 200)
-        assert answer.body == direct.content()
+        assert answer.content() == direct.content()
 
 
 class Holding(Watched):

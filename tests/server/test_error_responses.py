@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI, HTTPException
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
-from nemo_gym.client.reply import ServerReply, failure_in, parse_error
+from nemo_gym.client.reply import ServerReply, parse_error
 from nemo_gym.compat.fastapi_servers import redact_errors
 from nemo_gym.compute.pool import ComputeError
 from nemo_gym.config.loading import load_config
@@ -85,13 +85,13 @@ async def test_the_caller_learns_whether_to_retry(name: str, cause: str, retryab
     row = {"responses_create_params": {"input": name}, "response": response_of()}
     async with client_for(Failing) as client:
         reply = await client.post("/verify", json=row)
-    error = failure_in(ServerReply("test", reply.status, reply.body), "/verify", "verifier")
+    error = ServerReply("test", reply.status, reply.content()).failure("/verify", "verifier")
     assert (error.cause, error.retryable) == (cause, retryable)
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(429, True), (503, True), (502, True), (500, False), (404, False)])
 def test_a_plain_error_of_a_verifier_is_judged_by_its_status(status: int, retryable: bool) -> None:
-    assert failure_in(ServerReply("v", status, b"oops"), "/verify", "verifier").retryable is retryable
+    assert ServerReply("v", status, b"oops").failure("/verify", "verifier").retryable is retryable
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,9 @@ async def test_a_session_elsewhere_is_used_and_ended_and_the_rollout_is_still_kn
         else:
             headers = {"nemo-gym-server": "counting"}
             url = urls[0] + path
-            content = (await http.fetch("POST", url, body=b"{}", headers=headers, cookies=cookies, timeout_s=30)).body
+            content = (
+                await http.fetch("POST", url, body=b"{}", headers=headers, cookies=cookies, timeout_s=30)
+            ).content()
         assert content == b'["3-1",2]'
         (token,) = cookies.values()
         ending = apps[0].release(token)

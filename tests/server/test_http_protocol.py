@@ -173,7 +173,7 @@ async def test_a_server_with_all_sessions_in_use_refuses_another() -> None:
             await client.send("counting", "/count", {}, jar=jar)
         refused = await http.fetch("POST", base_url("127.0.0.1", port) + "/count", body=b"{}", timeout_s=30)
         assert refused.status == 503
-        assert orjson.loads(refused.body)["error"]["code"] == "overloaded"
+        assert orjson.loads(refused.content())["error"]["code"] == "overloaded"
         assert (await client.send("counting", "/count", {}, jar=jars[0])).content() == b"2"
         await http.fetch("DELETE", base_url("127.0.0.1", port) + "/session", cookies=jars[1], timeout_s=30)
         assert (await client.send("counting", "/count", {}, jar=CookieJar())).content() == b"1"

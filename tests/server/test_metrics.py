@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from nemo_gym.client.server_client import CookieJar, ServerReply
+from nemo_gym.common.loads import stage_loads
 from nemo_gym.errors import RolloutError
 from nemo_gym.runtime.stack import Stack, StackSpec
-from nemo_gym.server.metrics import stage_loads
 from nemo_gym.server.uvicorn_runner import serving
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.testing import bind, server_spec
@@ -47,8 +47,7 @@ async def test_rollouts_are_counted_by_outcome_and_stages_by_time() -> None:
             await stack.client.call("agent", "/run", ROW, answer=ServerReply)
         page, loads = stack.apps["weather"].pages["/metrics"](), stage_loads(stack.apps["weather"].families())
     assert values(page, "nemo_gym_rollouts_total") == {'{agent="agent",outcome="scored",worker="0"}': 3}
-    # this environment sets up nothing, so nobody calls its seed_session
-    for stage, count in {"rollout": 3, "seed": 0, "model": 6, "tool": 3, "verify": 3}.items():
+    for stage, count in {"rollout": 3, "seed": 3, "model": 6, "tool": 3, "verify": 3}.items():
         counts = [value for key, value in values(page, "nemo_gym_stage_seconds_count").items() if f'"{stage}"' in key]
         assert sum(counts) == loads[stage]["requests"] == count, stage
         assert (loads[stage]["seconds"] > 0, loads[stage]["in_flight"]) == (count > 0, 0)

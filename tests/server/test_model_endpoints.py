@@ -7,13 +7,18 @@ import pytest
 from fastapi import FastAPI
 from starlette.requests import Request
 
-from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.responses import (
+    FrozenRequest,
+    NeMoGymEasyInputMessage,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
 from nemo_gym.server.model_endpoints import in_dialect
-from nemo_gym.testing import HttpReply, client_for, says
+from nemo_gym.testing import client_for, says
 from responses_api_models.scripted_model.app import ScriptedModel
 from tests.stub_endpoint import completion
 
@@ -42,7 +47,60 @@ class Legacy(SimpleResponsesAPIModel):
         return completion("Hello.")
 
 
-def events_of(answer: HttpReply) -> list[Any]:
+class Hearing(SimpleResponsesAPIModel):
+    """Keeps the request that it was given."""
+
+    heard: list[Any] = []  # noqa: RUF012 - a field, which pydantic copies
+
+    async def responses(self, body: FrozenRequest) -> Any:
+        self.heard.append(body)
+        return says("Hello.")
+
+    async def chat_completions(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> Any:
+        return completion("Hello.")
+
+
+class Changing(Hearing):
+    """Changes its request, as public model servers do."""
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming) -> Any:  # type: ignore[override]
+        assert isinstance(body.input, list)
+        body.input[0].content = "Changed."  # type: ignore[union-attr]
+        body.input.append(NeMoGymEasyInputMessage(role="user", content="Added."))
+        body.temperature = 1.5
+        return await super().responses(FrozenRequest.of(body))
+
+
+async def ask_directly(kind: type[Hearing], request: FrozenRequest) -> FrozenRequest:
+    """Call a model server in this worker, and return the request that its handler got."""
+    server = kind(
+        config=BaseResponsesAPIModelConfig(name="m", host="", port=0, entrypoint=""), server_client=ServerClient()
+    )
+    assert (await server.asgi_app().direct("POST", "/v1/responses", request, {})).status == 200
+    heard: FrozenRequest = server.heard[0]
+    return heard
+
+
+async def test_a_handler_that_takes_a_frozen_request_shares_the_senders_and_any_other_gets_a_copy() -> None:
+    given = {"input": [{"role": "user", "content": "Hello."}], "temperature": 0.5}
+    request = FrozenRequest.of(NeMoGymResponseCreateParamsNonStreaming.model_validate(given))
+    assert await ask_directly(Hearing, request) is request
+    changed = orjson.loads(encode(await ask_directly(Changing, request)))
+    assert [item["content"] for item in changed["input"]] == ["Changed.", "Added."]
+    assert changed["temperature"] == 1.5
+    assert orjson.loads(encode(request)) == given
+
+
+async def test_a_frozen_request_is_the_same_over_http() -> None:
+    given = {"input": [{"role": "user", "content": "Hello."}], "temperature": 0.5, "tools": []}
+    async with client_for(Hearing) as client:
+        assert (await client.post("/v1/responses", json=given)).status == 200
+        assert (await client.post("/v1/responses", json={"input": 7})).status == 400
+        assert isinstance(client.server, Hearing)
+        assert orjson.loads(encode(client.server.heard[0])) == given
+
+
+def events_of(answer: ServerReply) -> list[Any]:
     assert answer.headers["content-type"].startswith("text/event-stream")
     lines = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
     return [line if line == "[DONE]" else orjson.loads(line) for line in lines]

@@ -155,7 +155,7 @@ async def test_the_head_server_refuses_them_too(headers: dict[str, str], status:
         port = listening.getsockname()[1]
         async with serving({port: head}, [listening]), HttpClient() as http:
             url = base_url("127.0.0.1", port) + "/global_config_dict_yaml"
-            assert orjson.loads((await http.fetch("GET", url, timeout_s=30)).body) == "a: 1"
+            assert orjson.loads((await http.fetch("GET", url, timeout_s=30)).content()) == "a: 1"
             assert (await http.fetch("GET", url, headers=headers, timeout_s=30)).status == status
 
 

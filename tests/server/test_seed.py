@@ -207,7 +207,7 @@ class Checking(SimpleResourcesServer):
 
     @classmethod
     def check_row(cls, row: dict[str, Any]) -> None:
-        if row["number"] < 0 or row["responses_create_params"]["input"] == "":
+        if row["number"] < row.get("least", 0) or row["responses_create_params"]["input"] == "":
             raise ValueError("negative or empty")
 
     async def verify(self, body: BaseVerifyRequest) -> float:
@@ -227,6 +227,14 @@ async def test_check_row_sees_the_whole_row_after_its_fields_were_checked(number
     else:
         with pytest.raises(ValueError, match=r"negative|number"):
             RowValidator(Checking).check(row)
+
+
+async def test_a_row_that_check_row_cannot_read_is_not_valid() -> None:
+    row = {"responses_create_params": {"input": "x"}, "number": 1, "least": "none"}
+    async with client_for(Checking) as environment:
+        assert (await environment.post("/seed_session", json=row)).status == 422
+    with pytest.raises(ValueError, match="TypeError"):
+        RowValidator(Checking).check(row)
 
 
 class CheckingSlowly(SimpleResourcesServer):

@@ -57,5 +57,5 @@ async def test_a_handler_that_raises_stop_iteration_fails_at_once(kind: type[Sim
         found = await client.post("/find", json={"name": "c"})
         verified = await client.post("/verify", json=example_row("hi", response=says("hello")))
     assert (found.status, verified.status) == (500, 500)
-    assert b"StopIteration" in found.body
-    assert b"StopIteration" in verified.body
+    assert b"StopIteration" in found.content()
+    assert b"StopIteration" in verified.content()

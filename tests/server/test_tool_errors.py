@@ -23,7 +23,7 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.errors import RolloutError
 from nemo_gym.rollouts.attempts import attempt
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.types import Row, RowId, Scored, record_metrics
+from nemo_gym.rollouts.types import Row, metric_fields
 from nemo_gym.testing import (
     TRANSPORTS,
     Transport,
@@ -60,7 +60,7 @@ async def test_the_model_sees_the_text_of_an_expected_error_and_nothing_is_logge
 ) -> None:
     async with client_for(Files) as client:
         reply = await client.post("/read", json={"path": "a.txt"})
-    assert (reply.status, reply.body) == (400, b"no such file: a.txt")
+    assert (reply.status, reply.content()) == (400, b"no such file: a.txt")
     assert not caplog.records
 
 
@@ -69,7 +69,7 @@ async def test_an_unexpected_error_is_logged_once_with_its_line(caplog: pytest.L
     async with client_for(Files, name=name) as client:
         for _ in range(3):
             reply = await client.post("/read", json={"path": "bug"})
-            assert (reply.status, reply.body) == (500, b"\"KeyError('no')\"")
+            assert (reply.status, reply.content()) == (500, b"\"KeyError('no')\"")
     (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
     assert record.getMessage().startswith(f"a tool of {name} raised KeyError('no') at ")
     assert "test_tool_errors.py:" in record.getMessage()
@@ -114,7 +114,7 @@ async def test_the_model_sees_the_class_of_an_error_that_has_no_text(
         local = {name: environment.server.asgi_app()} if transport == "direct" else {}
         client = ServerClient(addresses={name: environment.url}, local=local, http=http)
         reply = await client.send(name, "/fail", {"kind": kind}, cause="tool")
-        assert (reply.status, reply.text()) == (status, text)
+        assert (reply.status, reply.text) == (status, text)
         row = example_row("hi", response=says("hello"))
         with pytest.raises(RolloutError, match="NoTextError") as raised:
             await client.call(name, "/verify", row, answer=dict, cause="verifier")
@@ -125,9 +125,7 @@ async def test_a_verifier_that_returns_text_is_named() -> None:
     async with client_for(Files) as client:
         row = example_row("hi", response=says("hello"))
         reply = await client.post("/verify", json=row)
-    assert orjson.loads(reply.body)["detail"] == (
-        "verify returned 'yes'; expected a number, a Score, or an object with a reward."
-    )
+    assert "verify returned 'yes'" in orjson.loads(reply.content())["detail"]
 
 
 class UnboundedRequest(BaseVerifyRequest):
@@ -180,8 +178,8 @@ def weather_servers(**settings: Any) -> list[Any]:
 
 async def played(servers: list[Any], row: dict[str, Any], transport: Transport = "direct") -> dict[str, Any]:
     async with running_servers(servers, transport=transport) as client:
-        outcome = await attempt(client, Row(RowId(0, 0, "0" * 16), "agent", orjson.dumps(row)), timeout_s=30)
-    assert isinstance(outcome, Scored), outcome
+        outcome = await attempt(client, Row(0, 0, "0" * 16, "agent", orjson.dumps(row)))
+    assert outcome.error is None, outcome
     record: dict[str, Any] = orjson.loads(outcome.line())
     return record
 
@@ -208,7 +206,7 @@ async def test_a_record_carries_the_fields_of_its_row_but_they_are_no_results() 
     record = await played(weather_servers(), row)
     assert (record["answer"], record["level"], record["_row_fields"]) == ("coat", 3, ["answer", "level"])
     assert record["_row_hash"] == "0" * 16
-    assert not {"answer", "level"} & set(record_metrics(record).values)
+    assert not {"answer", "level"} & set(metric_fields(record)["values"])
 
 
 async def test_an_environment_can_keep_the_fields_of_its_rows_out_of_records() -> None:
@@ -235,7 +233,7 @@ async def test_a_tool_may_return_as_much_in_process_as_over_http(transport: Tran
         name = environment.server.config.name
         local = {name: environment.server.asgi_app()} if transport == "direct" else {}
         client = ServerClient(addresses={name: environment.url}, local=local, http=http)
-        assert len((await client.send(name, "/hoard", {"size": 9_000}, cause="tool")).text()) == 9_000
+        assert len((await client.send(name, "/hoard", {"size": 9_000}, cause="tool")).text) == 9_000
         with pytest.raises(RolloutError, match="the reply exceeded max_response_bytes, 10000") as raised:
             await client.send(name, "/hoard", {"size": 11_000}, cause="tool")
     assert (raised.value.cause, raised.value.server, raised.value.retryable) == ("tool", name, False)
@@ -278,12 +276,12 @@ class OfDict(SimpleResourcesServer):
 async def test_a_reply_that_was_cut_off_can_have_a_reward_of_its_own(kind: type[SimpleResourcesServer]) -> None:
     async with client_for(kind, cut_off_reward=0.0) as client:
         row = example_row("hi", response=says("hello"))
-        assert orjson.loads((await client.post("/verify", json=row)).body)["reward"] == 1.0
+        assert orjson.loads((await client.post("/verify", json=row)).content())["reward"] == 1.0
         row["response"] = {
             **orjson.loads(orjson.dumps(row["response"])),
             "incomplete_details": {"reason": "max_output_tokens"},
         }
-        assert orjson.loads((await client.post("/verify", json=row)).body)["reward"] == 0.0
+        assert orjson.loads((await client.post("/verify", json=row)).content())["reward"] == 0.0
 
 
 class Scoring(SimpleResourcesServer):
@@ -299,9 +297,9 @@ async def test_a_score_is_completed_with_what_the_caller_sent() -> None:
             reply = await client.post("/verify", json=sent)
             assert reply.status == status
             if status == 200:
-                record = orjson.loads(reply.body)
+                record = orjson.loads(reply.content())
                 assert list(record) == ["responses_create_params", "response", "reward", "words", "best", "ratio"]
                 assert (record["reward"], record["words"], record["best"], record["ratio"]) == (1.0, ["1"], None, 0.5)
                 assert record["response"]["output"][0]["content"][0]["text"] == "1"
             else:
-                assert orjson.loads(reply.body)["error"]["cause"] == "verifier"
+                assert orjson.loads(reply.content())["error"]["cause"] == "verifier"

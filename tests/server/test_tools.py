@@ -101,7 +101,7 @@ def test_a_handler_that_asks_for_something_unknown_is_refused_at_start() -> None
         async def verify(self, body: BaseVerifyRequest, weather: int) -> float:
             return 0.0
 
-    with pytest.raises(ConfigError, match=r"verify\(\) asks for 'weather: int', which nothing provides"):
+    with pytest.raises(ConfigError, match=r"verify\(\) .*'weather: int'"):
         server(Curious).endpoints()
 
 

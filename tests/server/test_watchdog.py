@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nemo_gym.common.deadline import timeout
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.server.watchdog import BLOCKED_AFTER_S, Handlers, Watchdog, register_handler
 from nemo_gym.testing import running_servers, server_spec
@@ -105,6 +108,20 @@ async def test_nobody_is_blamed_for_a_loop_that_has_much_to_do() -> None:
         assert client.local["environment"].blocked() == {}
 
 
+OWN = f"def callback():\n    time.sleep({LONG_S})\n    ended.set()"
+"""As the timers of this package, if threads of servers keep them from Python's global lock."""
+
+
+async def test_a_callback_of_this_package_that_is_late_is_not_interrupted() -> None:
+    ended = asyncio.Event()
+    scope: dict[str, Any] = {"__name__": "nemo_gym.example", "time": time, "ended": ended}
+    exec(OWN, scope)
+    with Watchdog({}, max_blocked_s=BLOCKED_AFTER_S):
+        async with timeout(LONG_S * 4):
+            asyncio.get_running_loop().call_soon(scope["callback"])
+            await ended.wait()
+
+
 def test_a_collection_ends_with_the_handlers_that_blocked(tmp_path: Path) -> None:
     folder = tmp_path / "resources_servers" / "slow"
     folder.mkdir(parents=True)
@@ -121,8 +138,8 @@ def test_a_collection_ends_with_the_handlers_that_blocked(tmp_path: Path) -> Non
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert "slow/verify blocks the event loop" in done.stderr
-    assert "slow/verify blocked the event loop, times: 1" in done.stdout
+    assert "slow/verify blocks" in done.stderr
+    assert re.search("slow/verify blocked .*: 1", done.stdout)
     assert json.loads((tmp_path / "out_metrics.json").read_text())["blocked_handlers"]["slow/verify"]["times"] == 1
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from nemo_gym.analysis.export import ExportConfig, export_rollouts
 from nemo_gym.cli.analyze import check_tokens as check_tokens_command
+from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.testing import rows_of, running_servers, servers_of
 from nemo_gym.training import VIEWS, FlatTokens, samples_of
@@ -45,6 +46,8 @@ class TokenEndpoint:
         answer = completion({"role": "assistant", "content": "Done." if not calls else None, "tool_calls": calls})
         entries = [{"token": "x", "logprob": value, "top_logprobs": []} for value in self.log_probs[-1]]
         answer["choices"][0] |= {"logprobs": {"content": entries}, "token_ids": self.sampled[-1]}
+        read, wrote = len(self.prompts[-1]), len(self.sampled[-1])
+        answer["usage"] = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
         return {**answer, "prompt_token_ids": self.prompts[-1], "metadata": {"weight_version": f"v{turn // 2}"}}
 
     def _prompt(self, turn: int, messages: list[dict[str, Any]]) -> list[int]:
@@ -107,7 +110,7 @@ async def test_a_compacted_context_gives_a_trainer_two_samples() -> None:
     for sample, turns in zip(samples, ((0, 2), (2, 4)), strict=True):
         expected = endpoint.flat(*turns)
         assert (sample.tokens.ids, sample.tokens.loss_mask) == (expected.ids, expected.loss_mask)
-    report = check_tokens([orjson.dumps(result)])
+    report = check_tokens([encode(result)])
     assert (report.segments, report.turns, report.faults) == (2, 4, [])
     assert report.breaks == [
         f"line 1, turn 3: token 1 of the prompt is {endpoint.prompts[2][1]}, "
@@ -122,7 +125,7 @@ async def test_exported_samples_pass_the_check(
     async with rollout(TokenEndpoint(compact_at=2)) as result:
         records = [{**result, "_task_index": 0, "_repeat_index": index, "reward": float(index)} for index in (0, 1)]
     rollouts, output = tmp_path / "rollouts.jsonl", tmp_path / "samples.jsonl"
-    rollouts.write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in [*records, {"reward": None}]))
+    rollouts.write_bytes(b"".join(encode(each) + b"\n" for each in [*records, {"reward": None}]))
     config = {"rollouts_jsonl_fpath": str(rollouts), "output_jsonl_fpath": str(output), "format": trainer}
     report = export_rollouts(ExportConfig.model_validate(config))
     assert report.as_json() == {
@@ -148,4 +151,6 @@ def _spoil(sample: dict[str, Any]) -> None:
     if log:
         log[1]["generation_logprobs"].pop()
     else:
-        next(sample[name] for name in ("response_mask", "loss_masks", "loss_mask", "env_mask") if name in sample).pop()
+        fields = sample.get("loss_fn_inputs", sample)
+        names = ("response_mask", "loss_masks", "loss_mask", "env_mask", "completion_mask", "logprobs")
+        next(fields[name] for name in names if name in fields).pop()

@@ -179,6 +179,33 @@ def test_columns_are_what_a_rollout_function_of_trl_returns() -> None:
     assert columns([]) == {}
 
 
+def test_versions_that_changed_within_a_generation_reach_the_views() -> None:
+    calls = [
+        ModelCall([1, 2], [3, 4, 5], [-0.1] * 3, 8, version_runs=[(7, 1), (8, 2)]),
+        ModelCall([1, 2, 3, 4, 5, 6], [7], [-0.1], 9),
+    ]
+    tokens = trace_of_calls(calls).segments[0].flatten()
+    assert tokens.versions() == [None, None, 7, 8, 8, None, 9]
+    assert [tuple(span) for span in tokens.version_spans] == [(2, 3, 7), (3, 5, 8), (6, 7, 9)]
+    sample = TrainingSample(tokens, 1.0, advantage=0.5, task_index=4, repeat_index=1)
+    steps = VIEWS["verl"].write(sample)["extra_fields"]
+    assert (steps["min_global_steps"], steps["max_global_steps"]) == (7, 9)
+    assert VIEWS["areal"].write(sample)["versions"] == [-1, -1, 7, 8, 8, -1, 9]
+    assert VIEWS["slime"].write(sample)["rollout_id"] == "4-1"
+    assert VIEWS["nemo_rl"].write(sample)["message_log"][1]["policy_versions"] == [7, 8, 8]
+    skyrl = VIEWS["skyrl"].write(sample)
+    assert (skyrl["rewards"], skyrl["trajectory_ids"].to_string()) == ([0.0, 0.0, 0.0, 0.0, 1.0], "4_1")
+    assert VIEWS["tinker"].write(sample)["loss_fn_inputs"]["advantages"] == [0.0, 0.5, 0.5, 0.5, 0.0, 0.5]
+
+
+def test_only_the_last_segment_of_a_rollout_has_its_reward_for_skyrl() -> None:
+    tokens = {"generation_token_ids": [3], "generation_log_probs": [-0.1]}
+    output = [{"prompt_token_ids": [1], **tokens}, {"prompt_token_ids": [9], **tokens}]
+    samples = samples_of({"reward": 2.0, "response": {"output": output}, "_task_index": 0, "_repeat_index": 0})
+    assert [sample.is_last for sample in samples] == [False, True]
+    assert [VIEWS["skyrl"].write(sample)["rewards"] for sample in samples] == [[0.0], [2.0]]
+
+
 def test_a_trace_does_not_change_its_record() -> None:
     original = record(item([1], [2]), item([1, 2, 3], [4]))
     before = copy.deepcopy(original)

@@ -13,8 +13,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.server.uvicorn_runner import bind, serving
-from nemo_gym.viewer.files import Files
-from nemo_gym.viewer.server import ViewerApp
+from nemo_gym.viewer.server import Files, ViewerApp
 from tests.jsonl import write_lines
 from tests.viewer.sample_files import HOSTILE, hostile_record, math_records, record, write_sample
 

@@ -1,6 +1,7 @@
 """The page in a real browser: Debian's Chromium, driven by playwright. Without Chromium these tests are skipped."""
 
 import asyncio
+import shlex
 import shutil
 import signal
 import threading
@@ -14,8 +15,7 @@ import pytest
 from nemo_gym.common import event_loop
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.testing import example_row
-from nemo_gym.viewer.files import Files
-from nemo_gym.viewer.server import ViewerApp
+from nemo_gym.viewer.server import Files, ViewerApp
 from tests.commands import started
 from tests.jsonl import write_lines
 from tests.polling import until_sync
@@ -195,6 +195,26 @@ def test_groups_of_repeats_show_their_spread(page: Any, show: Callable[[str], An
     assert page.locator("tr.flat").count() == 5
     assert page.locator("tbody tr").first.locator(".square").count() == 4
     assert "no variance" in page.inner_text("tr.flat >> nth=0")
+
+
+def test_verdicts_of_judges_are_shown_as_text(page: Any, tmp_path: Path) -> None:
+    reply = {
+        "model": "stern",
+        "output": [{"type": "message", "role": "assistant", "content": [{"text": "Too <b>long</b>."}]}],
+    }
+    judged = {
+        **record("Sum it up.", "Ada programmed."),
+        "reward_components": {"short": 0.25},
+        "orders_agree": False,
+        "judge_evaluations": [{"verdict_label": "poor", "response": reply}, None, {"response": 7}],
+    }
+    with visiting(page, write_lines(tmp_path / "judged.jsonl", [judged])) as url:
+        page.goto(f"{url}#/row?file=0&row=0")
+        card = page.locator(".verdicts")
+        card.wait_for(timeout=PATIENCE_MS)
+        shown = card.inner_text()
+    for part in ("stern", "poor", "Too <b>long</b>.", "short", "0.25", "order"):
+        assert part in shown
 
 
 def test_the_overview_draws(page: Any, show: Callable[[str], Any]) -> None:
@@ -463,3 +483,21 @@ def test_every_side_of_a_rollout_is_shown(page: Any, tmp_path: Path) -> None:
         assert page.locator(".thread header").first.inner_text().lower() == "user · user"
         page.locator(".participant summary").click()
         assert "restart_router" in page.locator(".participant .thread").inner_text()
+
+
+def test_a_rollout_with_a_journal_says_how_to_run_it_again_from_a_step(page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "it's.jsonl"
+    write_lines(path, math_records(tasks=1))
+    with visiting(page, path) as url:
+        page.goto(f"{url}#/row?file=0&row=1")
+        page.wait_for_selector(".fields")
+        assert page.locator(".again").count() == 0
+    path.with_name("it's_journal.jsonl").touch()
+    with visiting(page, path) as url:
+        page.goto(f"{url}#/row?file=0&row=1")
+        page.locator(".again > summary").click()
+        page.locator(".again details summary").first.click()
+        command = shlex.split(page.locator(".again pre").first.inner_text())
+    assert command[0] == "ng_fork"
+    assert f"+rollouts_jsonl_fpath={path}" in command
+    assert {"+row=1", "+step=0"} <= {*command}

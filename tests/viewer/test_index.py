@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.viewer import queries
-from nemo_gym.viewer.display import raw_value, row_view, token_view
+from nemo_gym.viewer.display import raw_value, read_vocabulary, row_view, token_view
 from nemo_gym.viewer.index import KEPT_FROM_BYTES, Index
 from nemo_gym.viewer.queries import CHUNK, FilterError, Hit, Progress, search
 from nemo_gym.viewer.records import MAX_PARSED_BYTES, describe
-from nemo_gym.viewer.server import read_vocabulary
 from tests.jsonl import write_lines
 from tests.polling import PATIENCE_S, until_sync
 from tests.viewer.sample_files import failure, math_records, record, text_message, token_record
@@ -435,7 +434,7 @@ def test_vocabularies_of_every_usual_kind_are_read(tmp_path: Path, vocabulary: A
 
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("[]")
-    with pytest.raises(ConfigError, match=r"t\.json is not a tokenizer\.json"):
+    with pytest.raises(ConfigError, match=r"t\.json .*tokenizer\.json"):
         read_vocabulary(str(tmp_path / "t.json"))
 
 

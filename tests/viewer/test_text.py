@@ -20,10 +20,10 @@ def report(path: Path, **options: object) -> str:
     return "\n".join(text_report(config))
 
 
-def test_the_figures_and_the_first_rows_are_printed(tmp_path: Path) -> None:
+def test_the_metrics_and_the_first_rows_are_printed(tmp_path: Path) -> None:
     text = report(write_lines(tmp_path / "rollouts.jsonl", math_records()), limit=2, sort="-reward", where="task > 0")
     assert "mean reward 0.7," in text
-    assert "2 of 5 groups of repeats without variance" in text
+    assert "2 of 5 groups" in text
     assert "18 more rows" in text
     assert "█" in text
 
@@ -56,7 +56,7 @@ def test_a_line_that_is_not_json_is_printed_as_it_is(line: str, message: str, tm
 
 def test_a_sort_by_a_field_that_no_row_has_says_so(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rollouts.jsonl", math_records())
-    assert "No row has a field 'rewrd'. Did you mean 'reward'?" in report(path, sort="-rewrd")
+    assert "Did you mean 'reward'?" in report(path, sort="-rewrd")
     assert "No row has" not in report(path, sort="-reward")
 
 
@@ -73,7 +73,8 @@ def test_a_locale_without_utf_8_and_a_cache_that_cannot_be_written_are_no_traceb
     monkeypatch.setenv("NEMO_GYM_CACHE_DIR", str(tmp_path / "file" / "cache"))
     refused = ng("ng", "view", "--text", str(path), cwd=tmp_path)
     assert refused.returncode == 2
-    assert refused.stderr.endswith("Not a directory. Set NEMO_GYM_CACHE_DIR to a writable folder.\n")
+    assert "NEMO_GYM_CACHE_DIR" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def test_the_command_takes_files_and_flags(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Datasets in a GitLab model registry, by the REST calls of MLflow that GitLab understands.
+"""Datasets in a GitLab model registry, through the MLflow REST API of GitLab.
 
-A dataset is a registered model, its versions are named like 0.0.1, and the files of a version lie where the artifact
-address of its run says. Names are case-sensitive.
+A dataset is a registered model with versions such as 0.0.1. The files of a version are at the artifact URI of its run.
+Names are case-sensitive.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from nemo_gym.common.atomic_files import atomic_write
 from nemo_gym.common.paths import find
 from nemo_gym.common.retry import RETRIED_STATUSES, backoff_s
 from nemo_gym.config.command_options import CommandConfig
-from nemo_gym.data.hubs.base import HubError, refuse_page, safe_text
+from nemo_gym.data.hubs import HubError, refuse_page, safe_text
 from nemo_gym.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ T = TypeVar("T")
 MAX_TRIES = 4
 CONNECT_TIMEOUT_S = 30.0
 IDLE_TIMEOUT_S = 120.0
-"""How long a transfer may stand still."""
+"""Time limit for a transfer without progress."""
 BLOCK_BYTES = 2**20
 VERSION_TAG = "gitlab.version"
 ERRORS_FROM, NOT_FOUND, PARTIAL_CONTENT = 400, 404, 206
@@ -37,13 +37,13 @@ UNAUTHORIZED = (401, 403)
 
 
 class MLFlowConfig(CommandConfig):
-    """Where the registry is, and how to get in."""
+    """Address and token of the registry."""
 
     mlflow_tracking_uri: str
-    """The MLflow address of the GitLab project; best set in env.yaml."""
+    """MLflow address of the GitLab project. Set it in env.yaml."""
 
     mlflow_tracking_token: str
-    """Your GitLab token; best set in env.yaml."""
+    """Your GitLab token. Set it in env.yaml."""
 
 
 class UploadJsonlDatasetGitlabConfig(MLFlowConfig):
@@ -60,10 +60,10 @@ class UploadJsonlDatasetGitlabConfig(MLFlowConfig):
     """
 
     dataset_name: str
-    """The name of the dataset. Names are case-sensitive."""
+    """Name of the dataset, case-sensitive."""
 
     version: str
-    """The version, such as 0.0.1."""
+    """Version of the dataset, such as 0.0.1."""
 
     input_jsonl_fpath: str
     """The file to upload."""
@@ -84,10 +84,10 @@ class DownloadJsonlDatasetGitlabConfig(MLFlowConfig):
     """
 
     dataset_name: str
-    """The name of the dataset. Names are case-sensitive."""
+    """Name of the dataset, case-sensitive."""
 
     version: str
-    """The version, such as 0.0.1."""
+    """Version of the dataset, such as 0.0.1."""
 
     artifact_fpath: str
     """The file in the registry."""
@@ -107,7 +107,7 @@ class DeleteJsonlDatasetGitlabConfig(MLFlowConfig):
     """
 
     dataset_name: str
-    """The name of the dataset. Names are case-sensitive."""
+    """Name of the dataset, case-sensitive."""
 
 
 class _Interrupted(Exception):  # noqa: N818 - no error yet: the transfer goes on
@@ -116,7 +116,7 @@ class _Interrupted(Exception):  # noqa: N818 - no error yet: the transfer goes o
 
 @dataclass(slots=True)
 class _PartialFile:
-    """A file that is being downloaded. A later reply must continue the file of which the first one sent a part."""
+    """A download in progress. After an interruption the next reply must continue the same file."""
 
     file: IO[bytes]
     etag: str | None = None
@@ -129,7 +129,7 @@ class _PartialFile:
         return headers
 
     def begin(self, response: aiohttp.ClientResponse) -> None:
-        """Go to where the body of a reply belongs: the end of what is there if it continues that, else the start."""
+        """Seek to where the body of a reply belongs: the end of the file if it continues the file, else the start."""
         if response.status == PARTIAL_CONTENT:
             self._check_continues(response)
             return
@@ -140,7 +140,7 @@ class _PartialFile:
         etag = response.headers.get("ETag", "")
         self.etag = etag if etag.startswith('"') and not is_encoded else None  # others do not promise the same bytes
         if response.content_length is None and "chunked" not in response.headers.get("Transfer-Encoding", ""):
-            raise HubError("GitLab sent the file without its length, so nobody could tell if it is complete.")
+            raise HubError("GitLab sent the file without its length, so it is unknown if it is complete.")
 
     def _check_continues(self, response: aiohttp.ClientResponse) -> None:
         expected = f"bytes {self.file.tell()}-{(self.size or 0) - 1}/{self.size}"
@@ -155,7 +155,7 @@ class _PartialFile:
 
 
 class GitlabRegistry:
-    """The registry of one project. Use it as an async context manager."""
+    """Client of the registry of one project, as an async context manager."""
 
     def __init__(self, config: MLFlowConfig) -> None:
         self._uri, self._token = config.mlflow_tracking_uri.rstrip("/"), config.mlflow_tracking_token
@@ -186,7 +186,7 @@ class GitlabRegistry:
         await self._call("DELETE", "registered-models/delete", json={"name": name})
 
     async def upload(self, name: str, version: str, path: Path) -> None:
-        """Put a file into a version of a dataset; both are made if need be."""
+        """Upload a file to a version of a dataset. Both are created if they do not exist."""
         if not await self.has_dataset(name):
             await self._call("POST", "registered-models/create", json={"name": name})
         found = await self._version(name, version)
@@ -198,7 +198,7 @@ class GitlabRegistry:
         await self._retried(lambda: self._put(address, path), f"upload of {path.name}")
 
     async def download(self, name: str, version: str, artifact: str, output: Path) -> None:
-        """Write a file of a version, whole or not at all. A transfer that breaks off goes on where it ended."""
+        """Download a file of a version, atomically. An interrupted transfer is resumed."""
         found = await self._version(name, version)
         if found is None:
             raise HubError(f"GitLab has no version {version} of '{name}'. Names are case-sensitive.", status=NOT_FOUND)
@@ -218,15 +218,17 @@ class GitlabRegistry:
         return made
 
     async def _artifacts(self, version: dict[str, Any]) -> str:
-        """Where the files of a version are."""
+        """Return the URI of the files of a version."""
         run = await self._call("GET", "runs/get", params={"run_id": version["run_id"]})
         address: str = run["run"]["info"]["artifact_uri"]
         if _origin(address) != _origin(self._uri):
-            raise HubError(f"GitLab names another host for its files, {safe_text(address)}; the token stays here.")
+            raise HubError(
+                f"The files are on another host, {safe_text(address)}, which does not get the GitLab token."
+            )
         return address.rstrip("/")
 
     async def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        """What a call of the MLflow API answers."""
+        """Call the MLflow API and return its JSON reply."""
         address = f"{self._uri}/api/2.0/mlflow/{path}"
 
         async def attempt() -> dict[str, Any]:
@@ -236,7 +238,7 @@ class GitlabRegistry:
                     answer = await response.json(content_type=None)
                 except ValueError as error:
                     text = safe_text(await response.text(), [self._token])
-                    raise HubError(f"GitLab answered {path} with something that is no JSON: {text}") from error
+                    raise HubError(f"GitLab answered {path} with something other than JSON: {text}") from error
                 return answer if isinstance(answer, dict) else {}
 
         return await self._retried(attempt, path)
@@ -247,7 +249,7 @@ class GitlabRegistry:
                 await self._check(response)
 
     async def _get_into(self, part: _PartialFile, address: str) -> None:
-        """Append to what is there already, or start again if GitLab cannot continue the same file."""
+        """Continue a download, or restart it if GitLab cannot continue the same file."""
         async with self._session.get(address, headers=part.request_headers()) as response:
             await self._check(response)
             if response.content_type == "text/html":
@@ -277,7 +279,7 @@ class GitlabRegistry:
             except (aiohttp.ClientError, TimeoutError, ConnectionError, _Interrupted) as error:
                 reason = safe_text(error, [self._token]) or type(error).__name__
                 if number == MAX_TRIES:
-                    raise HubError(f"GitLab could not be reached, or broke off: {reason}") from None
+                    raise HubError(f"GitLab could not be reached, or the transfer was interrupted: {reason}") from None
             pause_s = backoff_s(number)
             logger.warning("GitLab: %s failed (%s); trying again in %.1f s", what, reason, pause_s)
             await asyncio.sleep(pause_s)
@@ -290,7 +292,7 @@ def _origin(address: str) -> tuple[str, str]:
 
 
 class Uploaded(NamedTuple):
-    """Where an upload can be found again."""
+    """An uploaded file."""
 
     dataset_name: str
     version: str

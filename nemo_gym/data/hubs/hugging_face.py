@@ -1,4 +1,4 @@
-"""Upload datasets to Hugging Face and download them, with its own client."""
+"""Upload datasets to Hugging Face and download them, with `huggingface_hub`."""
 
 import contextlib
 import logging
@@ -19,7 +19,7 @@ from nemo_gym.common.paths import find
 from nemo_gym.common.retry import RETRIED_STATUSES, backoff_s
 from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.config.sources import load_file
-from nemo_gym.data.hubs.base import HubError, refuse_page, safe_text
+from nemo_gym.data.hubs import HubError, refuse_page, safe_text
 from nemo_gym.data.records import SUFFIXES, json_lines
 from nemo_gym.data.row_check import PARAMS_KEY
 from nemo_gym.data.scan import lines_of
@@ -43,47 +43,47 @@ class UploadJsonlDatasetHuggingFaceConfig(CommandConfig):
     """
 
     hf_token: str
-    """Your Hugging Face token; best set in env.yaml."""
+    """Your Hugging Face token. Set it in env.yaml."""
 
     hf_organization: str
-    """The organization that the dataset belongs to."""
+    """Organization of the dataset."""
 
     hf_collection_name: str
-    """The name of the collection that the dataset is added to."""
+    """Name of the collection to add the dataset to."""
 
     hf_collection_slug: str
-    """The letters and digits at the end of the collection's address."""
+    """Letters and digits at the end of the collection's URL."""
 
     input_jsonl_fpath: str
     """The file to upload."""
 
     resource_config_path: str
-    """The configuration of the environment. Its domain is a part of the dataset's name."""
+    """Configuration of the environment. Its domain is part of the dataset's name."""
 
     dataset_name: str | None = None
-    """The last part of the dataset's name. By default the name of the environment's folder."""
+    """Last part of the dataset's name. By default the name of the environment's folder."""
 
     hf_dataset_prefix: str = "Nemotron-RL"
-    """The first part of the dataset's name."""
+    """First part of the dataset's name."""
 
     split: Split = "train"
-    """What the rows are for. Rows for training must have `responses_create_params`."""
+    """Split of the rows. Rows for training must have `responses_create_params`."""
 
     create_pr: bool = False
     """Open a pull request instead of pushing."""
 
     revision: str | None = None
-    """The branch: an existing one, or with create_pr a new one."""
+    """Branch to push to. With create_pr it may be new."""
 
     commit_message: str | None = None
-    """The title of the commit or of the pull request."""
+    """Title of the commit or pull request."""
 
     commit_description: str | None = None
-    """More about the commit or the pull request."""
+    """Description of the commit or pull request."""
 
     @property
     def repo_id(self) -> str:
-        """Such as nvidia/Nemotron-RL-math-OpenMathReasoning."""
+        """Name of the repository, such as nvidia/Nemotron-RL-math-OpenMathReasoning."""
         name = self.dataset_name or folder_in(self.resource_config_path)
         return f"{self.hf_organization}/{'-'.join(filter(None, (self.hf_dataset_prefix, self.domain, name)))}"
 
@@ -107,11 +107,11 @@ class UploadJsonlDatasetHuggingFaceMaybeDeleteConfig(UploadJsonlDatasetHuggingFa
     __doc__ = UploadJsonlDatasetHuggingFaceConfig.__doc__
 
     delete_from_gitlab: bool = False
-    """Afterwards delete the dataset of the same name from GitLab, once you have confirmed it."""
+    """Delete the dataset of the same name from GitLab afterwards, if you confirm it."""
 
 
 class DownloadJsonlDatasetHuggingFaceConfig(CommandConfig):
-    """Download a dataset from Hugging Face: one of its files, one split, or every split as a JSONL file of its own.
+    """Download a dataset from Hugging Face: one of its files, one split, or every split as its own JSONL file.
 
     Examples:
 
@@ -134,13 +134,13 @@ class DownloadJsonlDatasetHuggingFaceConfig(CommandConfig):
     """The folder to write to. Give this or output_fpath."""
 
     output_fpath: str | None = None
-    """The file to write. It needs a split or an artifact_fpath."""
+    """The file to write, with a split or an artifact_fpath."""
 
     artifact_fpath: str | None = None
-    """A file of the dataset, to be downloaded as it is."""
+    """A file of the dataset to download unchanged."""
 
     split: Split | None = None
-    """The split to download. By default all, each into a file of its own."""
+    """The split to download. By default all, each into its own file."""
 
     revision: str | None = None
     """A branch, tag, commit or pull request (refs/pr/1). By default the main branch."""
@@ -149,7 +149,7 @@ class DownloadJsonlDatasetHuggingFaceConfig(CommandConfig):
     """Your Hugging Face token. Public datasets need none."""
 
     @model_validator(mode="after")
-    def _says_what_goes_where(self) -> Self:
+    def _check_source_and_output(self) -> Self:
         if self.split and self.artifact_fpath:
             raise ValueError("Cannot specify both split and artifact_fpath")
         if (self.output_dirpath is None) == (self.output_fpath is None):
@@ -179,7 +179,8 @@ _WORDS = {
 
 
 def files_of_splits(names: Sequence[str], *, wanted: str | None, repo_id: str) -> dict[str, list[str]]:
-    """The data files of each split, or of the one that is wanted. Files whose names tell no split are for training."""
+    """Return the data files of each split, or of the wanted one. If no file name contains a split, all are for
+    training."""
     data = sorted(name for name in names if name.endswith(SUFFIXES) and not name.startswith("."))
     found = {split: [name for name in data if _is_named_after(name, words)] for split, words in _WORDS.items()}
     found = {split: files for split, files in found.items() if files} or ({"train": data} if data else {})
@@ -193,7 +194,7 @@ def files_of_splits(names: Sequence[str], *, wanted: str | None, repo_id: str) -
 
 
 def _is_named_after(name: str, words: Sequence[str]) -> bool:
-    """Whether a folder or the file itself is named after a split, as in data/train-00000-of-00001.parquet."""
+    """True if a folder or the file is named after a split, as in data/train-00000-of-00001.parquet."""
     parts = re.split(r"[/._\-\s]|\d+", name.lower())
     return any(word in parts for word in words)
 
@@ -209,13 +210,13 @@ T = TypeVar("T")
 EXTRA = "huggingface"
 MAX_TRIES = 4
 TRIED_AGAIN_BY_THE_CLIENT = frozenset(("hf_hub_download", "get_hf_file_metadata", "list_repo_files"))
-"""Calls that the client itself repeats for a while."""
+"""Calls that the client retries itself."""
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 _MAX_ROW_BYTES = 2**30
 
 
 class Uploaded(NamedTuple):
-    """What came of an upload."""
+    """The result of an upload."""
 
     repo_id: str
     pull_request_url: str | None
@@ -224,17 +225,17 @@ class Uploaded(NamedTuple):
 
 
 class UnfitRowsError(HubError):
-    """Rows for training lack what training needs."""
+    """Rows for training have no `responses_create_params`."""
 
 
 def client(token: str | None) -> "HfApi":
-    """Hugging Face's client. Without a token, the one that `hf auth login` has stored is used."""
+    """Return a Hugging Face client. Without a token it uses the one stored by `hf auth login`."""
     try:
         from huggingface_hub import HfApi
         from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
     except ImportError as error:
         raise MissingExtraError("Hugging Face", EXTRA) from error
-    for name in ("httpx", "httpx2"):  # of which it has one line of log for every request
+    for name in ("httpx", "httpx2"):  # they log a line for every request
         logging.getLogger(name).setLevel(logging.WARNING)
     if not sys.stderr.isatty():
         disable_progress_bars()
@@ -242,19 +243,20 @@ def client(token: str | None) -> "HfApi":
 
 
 def upload(config: UploadJsonlDatasetHuggingFaceConfig) -> Uploaded:
-    """Make the dataset if need be, add it to the collection, and upload the file. Any failure is an error."""
+    """Create the dataset if it does not exist, add it to the collection, and upload the file. Any failure is an
+    error."""
     path, repo_id = find(config.input_jsonl_fpath, what="dataset"), config.repo_id
     if config.split == "train":
         check_rows_for_training(path)
     hub, notes = _Hub(config.hf_token), list[str]()
-    with hub.allowed_to_fail(notes, f"create {repo_id}", when=config.create_pr):
+    with hub.note_refusal(notes, f"create {repo_id}", when=config.create_pr):
         hub.call("create_repo", repo_id=repo_id, repo_type="dataset", private=True, exist_ok=True)
-    with hub.allowed_to_fail(notes, f"add {repo_id} to {config.collection_id}", when=config.create_pr):
+    with hub.note_refusal(notes, f"add {repo_id} to {config.collection_id}", when=config.create_pr):
         _add_to_collection(hub, config.collection_id, repo_id)
     base = config.revision
     if config.create_pr and config.revision:
         base = None
-        with hub.allowed_to_fail(notes, f"create the branch {config.revision}", when=True):
+        with hub.note_refusal(notes, f"create the branch {config.revision}", when=True):
             hub.call("create_branch", repo_id=repo_id, branch=config.revision, repo_type="dataset", exist_ok=True)
             base = config.revision
     commit = hub.call(
@@ -272,7 +274,7 @@ def upload(config: UploadJsonlDatasetHuggingFaceConfig) -> Uploaded:
 
 
 def check_rows_for_training(path: Path) -> None:
-    """Every line must be an object with `responses_create_params`."""
+    """Raise UnfitRowsError unless every line is an object with `responses_create_params`."""
     with path.open("rb") as file:
         lines = lines_of(file, 0, path.stat().st_size, max_row_bytes=_MAX_ROW_BYTES)
         for number, (_, line) in enumerate(lines, start=1):
@@ -285,7 +287,7 @@ def check_rows_for_training(path: Path) -> None:
             if not isinstance(row, dict) or PARAMS_KEY not in row:
                 raise UnfitRowsError(
                     f"{path}:{number} has no {PARAMS_KEY}, which rows for training need. Nothing was uploaded. "
-                    "Give +split=validation or +split=test if they are for something else."
+                    "Give +split=validation or +split=test if they are not for training."
                 )
 
 
@@ -296,7 +298,7 @@ def _add_to_collection(hub: "_Hub", collection_id: str, repo_id: str) -> None:
 
 
 def download(config: DownloadJsonlDatasetHuggingFaceConfig) -> list[Path]:
-    """The files that were written: an artifact as it is, or splits as JSONL."""
+    """Download an artifact unchanged, or splits as JSONL, and return the paths."""
     hub = _Hub(config.hf_token)
     if config.artifact_fpath:
         output = _output(config, Path(config.artifact_fpath).name)
@@ -321,7 +323,7 @@ def _output(config: DownloadJsonlDatasetHuggingFaceConfig, name: str) -> Path:
 def _write_split(
     hub: "_Hub", config: DownloadJsonlDatasetHuggingFaceConfig, files: Sequence[str], output: Path
 ) -> Path:
-    """All files of a split, one row a line."""
+    """Write all files of a split to one JSONL file."""
     with atomic_write(output) as file:
         for name in files:
             with hub.fetched(config, name) as path:
@@ -331,20 +333,20 @@ def _write_split(
 
 
 class _Hub:
-    """The client, with retries and with errors of our own."""
+    """The client with retries. Its errors become HubError."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token
         self._api = client(token)
 
     def call(self, method: str, *args: object, **kwargs: object) -> Any:
-        """What a method of the client returns."""
+        """Call a method of the client and return its result."""
         max_tries = 1 if method in TRIED_AGAIN_BY_THE_CLIENT else MAX_TRIES
         return self._with_retries(lambda: getattr(self._api, method)(*args, **kwargs), method, max_tries)
 
     @contextlib.contextmanager
     def fetched(self, config: DownloadJsonlDatasetHuggingFaceConfig, name: str) -> Iterator[Path]:
-        """A file of a dataset, in the client's cache, where an interrupted transfer is resumed."""
+        """Download a file of a dataset to the client's cache, which resumes interrupted transfers."""
         place = {"repo_type": "dataset", "revision": config.revision}
         cache = os.environ.get("HF_HUB_CACHE")
         path = Path(self.call("hf_hub_download", config.repo_id, name, **place, cache_dir=cache))
@@ -352,7 +354,7 @@ class _Hub:
         yield path
 
     def _check_size(self, path: Path, endpoint: str, repo_id: str, name: str, **place: Any) -> None:
-        """The client also takes a file whose length nobody has said, wherever its connection ended."""
+        """Compare the size with the hub's. The client accepts a truncated file if its length is unknown."""
         from huggingface_hub import hf_hub_url
 
         url = hf_hub_url(repo_id, name, **place, endpoint=endpoint)
@@ -362,14 +364,14 @@ class _Hub:
             raise HubError(f"{name} has {found} bytes, expected {size} bytes. Delete {path} and try again.")
 
     @contextlib.contextmanager
-    def allowed_to_fail(self, notes: list[str], what: str, *, when: bool) -> Iterator[None]:
-        """With a pull request, what needs write access may be refused."""
+    def note_refusal(self, notes: list[str], what: str, *, when: bool) -> Iterator[None]:
+        """Note a refused step instead of failing. With a pull request, steps that need write access may be refused."""
         try:
             yield
         except HubError as error:
             if not when or error.status not in (FORBIDDEN, NOT_FOUND):
                 raise
-            notes.append(f"No access to {what}; went on without.")
+            notes.append(f"No access to {what}; skipped.")
 
     def _with_retries(self, attempt: Callable[[], T], what: str, max_tries: int) -> T:
         from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
@@ -393,7 +395,7 @@ class _Hub:
             UNAUTHORIZED: " Check hf_token, and the name of the dataset.",
             FORBIDDEN: " The token has no access. To propose a change, give +create_pr=true.",
         }
-        answered = f"answered {status}" if status else "could not be reached or answered wrongly"
+        answered = f"answered {status}" if status else "could not be reached or sent an invalid reply"
         message = safe_text(error, [self._token])
         return HubError(f"Hugging Face {answered}: {message}{remedies.get(status, '')}", status=status)
 

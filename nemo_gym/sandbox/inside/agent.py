@@ -1,36 +1,62 @@
 """The agent: the first process of a sandbox. It starts commands, enforces what rlimits cannot, and ends everything.
 
-In a PID namespace it is pid 1: when it exits, the kernel kills all the rest. Elsewhere it is a child subreaper and
-kills its descendants. It never runs code of the model's in its own process."""
+In a PID namespace it is pid 1: when it exits, the kernel kills all other processes. Elsewhere it is a child subreaper
+and kills its descendants. It never runs model-written code in its own process.
+
+Starting an interpreter costs more than everything else about a sandbox. So a fork server, one started interpreter,
+can become the agent of every sandbox by forking. It knows nothing of a sandbox except its open files: the child reads
+its own settings, so no sandbox inherits the settings of another."""
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import marshal
 import os
 import resource
 import select
 import sys
 import time
 
-from nemo_gym.sandbox.inside import frames, namespaces
-from nemo_gym.sandbox.inside.confine import Confinement
+from nemo_gym.sandbox.inside import frames
+from nemo_gym.sandbox.inside.confine import (
+    PR_SET_DUMPABLE,
+    Confinement,
+    PidNamespaces,
+    continue_in_pid_namespace,
+    enter_namespaces,
+    give_up_privileges,
+    prctl,
+)
 from nemo_gym.sandbox.inside.frames import frame, pack, read_exactly, unpack, write_all
-from nemo_gym.sandbox.inside.jobs import Command, Job, Limit
+from nemo_gym.sandbox.inside.jobs import (
+    Command,
+    Job,
+    Limit,
+    PythonSession,
+    are_folders_full,
+    deleted_bytes,
+    end_descendants,
+    inodes_used,
+    kill,
+    kill_processes,
+    processes,
+)
 from nemo_gym.sandbox.inside.programs import read_file, run_command, run_program, write_file
-from nemo_gym.sandbox.inside.session import PythonSession
-from nemo_gym.sandbox.inside.usage import end_descendants, inodes_used, is_folder_full, kill, kill_processes, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
 CONTROL_FD = 3
 CHECK_EVERY_S = 0.05
-"""How often usage is read while something runs. Shorter jobs cost no check at all."""
+"""Interval of usage checks while a job runs. Shorter jobs are not checked."""
 ERROR_BYTES = 4096
-"""Room for the reason why something could not be done."""
+"""Bytes reserved for an error message."""
 DISK_EVERY_S = 0.5
+MAX_UNCOUNTED = 4
+"""How often in a row open files may not be countable: a process that starts or ends lets nobody look for a moment."""
 
 
 class Agent:
@@ -45,13 +71,14 @@ class Agent:
         self._jobs: dict[int, Job] = {}
         self._session: PythonSession | None = None
         self._was_session_lost = False
-        """True if the session ended while nothing was asked of it: who asks next is told so."""
+        """True if the session ended while idle. The next request gets that as its result."""
         self._reaped_cpu = self._cpu_total = 0.0
         self._idle_cpu = 0.0
-        """Used in all when the last job ended; what is used after that is used by processes left behind."""
+        """CPU time when the last job ended. What is used after that is used by processes left behind."""
         self._has_strays = False
-        """True if processes may be left behind: always after an action, until a check finds none."""
+        """True if an action may have left processes behind, until a check finds none."""
         self._next_check = self._next_disk_check = 0.0
+        self._uncounted = 0
         wake_read, wake_write = os.pipe()
         for fd in (wake_read, wake_write):
             os.set_blocking(fd, False)
@@ -101,14 +128,14 @@ class Agent:
         if not self._is_busy() and not self._has_strays:
             self._next_check = time.monotonic() + CHECK_EVERY_S
         try:
-            self._handle_or_make_room(request, kind, fields)
+            self._handle_with_retry(request, kind, fields)
         except Exception as error:
             self._reply(request, frames.FAILED, reason(error))
 
-    def _handle_or_make_room(self, request: int, kind: int, fields: list[bytes]) -> None:
+    def _handle_with_retry(self, request: int, kind: int, fields: list[bytes]) -> None:
         try:
             self._handle(request, kind, fields)
-        except BlockingIOError:  # no process left for it: what earlier jobs left behind has to go
+        except BlockingIOError:  # the process limit is reached: kill what earlier jobs left behind
             kill_processes(self._root, keep=self._expected())
             self._reap()
             self._handle(request, kind, fields)
@@ -149,7 +176,7 @@ class Agent:
         self._start(job, body, Command(argv, env, folder) if is_command else None)
 
     def _start_file_job(self, request: int, body: Callable[[], None], *, output: int = 0) -> None:
-        """Files are read and written by a confined child: links the model made lead nowhere else."""
+        """Read and write files in a confined child, so that links made by the model cannot lead outside."""
         self._start(Job(request, Limit(60_000, 60_000, output + ERROR_BYTES), b"", self._cpu_total), body)
 
     def _start(self, job: Job, body: Callable[[], None], command: Command | None = None) -> None:
@@ -179,7 +206,7 @@ class Agent:
             self._poll.modify(session.fd, session.events())
 
     def _serve_session(self) -> None:
-        """Send it what it takes, and read what there is: a report, a part of one, or the end of its process."""
+        """Send pending input to the session, and read its report, a part of it, or the end of its process."""
         session = self._session
         assert session is not None
         was_sending = session.is_sending
@@ -201,7 +228,7 @@ class Agent:
         self._reply(request, frames.RESULT, pack(frames.OUTCOME.pack(0, session.reason, False, 0), report))
 
     def _session_exited(self, session: PythonSession) -> None:
-        """What it sent before counts. Its end of the socket may still be open, in a process that it has forked."""
+        """Read what the session sent before it exited. A forked process may still hold its end of the socket."""
         self._serve_session()
         if self._session is session:
             self._session_died(session)
@@ -249,7 +276,7 @@ class Agent:
         self._reply(job.request, frames.RESULT, outcome)
 
     def _expected(self) -> set[int]:
-        """Processes that are not left over from an earlier job."""
+        """Return the processes that belong to current jobs and the session."""
         session = {self._session.pid} if self._session else set()
         return session | {job.pid for job in self._jobs.values()}
 
@@ -277,7 +304,7 @@ class Agent:
             self._end_all(frames.PROCESSES)
         elif now >= self._next_disk_check:
             self._next_disk_check = now + DISK_EVERY_S
-            if self._is_disk_full():
+            if self._is_disk_full([process.pid for process in running if not process.is_zombie]):
                 self._end_all(frames.DISK)
         for job in list(self._jobs.values()):
             if self._cpu_total - job.cpu_before > job.limit.cpu_s:
@@ -286,20 +313,24 @@ class Agent:
         if session and session.request is not None and self._cpu_total > session.cpu_deadline:
             session.interrupt(frames.CPU)
 
-    def _is_disk_full(self) -> bool:
+    def _is_disk_full(self, pids: list[int]) -> bool:
         limits = self._settings
-        if limits["disk_folder"]:
-            return is_folder_full(limits["disk_folder"], max_bytes=limits["disk"], max_files=limits["inodes"])
+        if limits["disk_folders"]:
+            deleted, is_whole = deleted_bytes(pids)
+            self._uncounted = 0 if is_whole else self._uncounted + 1
+            return self._uncounted > MAX_UNCOUNTED or are_folders_full(
+                limits["disk_folders"], max_bytes=limits["disk"] - deleted, max_files=limits["inodes"]
+            )
         return any(inodes_used(path) > limits["inodes"] for path in limits["writable"])
 
     def _end(self, job: Job, reason: int) -> None:
-        """Kill a job, and what it left in the background unless other jobs run, whose processes those may be."""
+        """Kill a job. If no other job runs, also kill all background processes."""
         job.kill(reason)
         if len(self._jobs) == 1:
             kill_processes(self._root, keep={self._session.pid} if self._session else set())
 
     def _end_all(self, reason: int) -> None:
-        """Kill everything, but a session only while it works: at rest it uses nothing more."""
+        """Kill everything. An idle session stays, since it uses no more resources."""
         for job in self._jobs.values():
             job.kill(reason)
         keep: set[int] = set()
@@ -315,12 +346,12 @@ def reason(error: Exception) -> bytes:
 
 
 def lost_session(limit: int) -> bytes:
-    """What is answered for a session whose process ended."""
+    """Return the reply for a session whose process ended."""
     return pack(frames.OUTCOME.pack(-9, limit, False, 0), b"")
 
 
 def set_limits(settings: dict[str, Any]) -> None:
-    """Limits that children inherit. CPU time is set for each job on its own."""
+    """Set the limits that children inherit. CPU time is set for each job separately."""
     for name, value in settings["rlimits"].items():
         number = getattr(resource, name)
         hard = resource.getrlimit(number)[1]
@@ -329,7 +360,7 @@ def set_limits(settings: dict[str, Any]) -> None:
 
 
 def prepare_interpreter(settings: dict[str, Any]) -> None:
-    """What children inherit from this interpreter: its environment and the modules it has imported."""
+    """Prepare what children inherit from this interpreter: environment variables and imported modules."""
     os.umask(0o022)
     os.environ.clear()
     os.environ.update(settings["env"])
@@ -345,12 +376,12 @@ def prepare_interpreter(settings: dict[str, Any]) -> None:
 
 
 def confine(settings: dict[str, Any]) -> None:
-    """Everything before the first request: namespaces unless bubblewrap has made them, user, limits, folder."""
+    """Confine this process: namespaces unless bubblewrap has made them, user, limits, folder."""
     if inner := settings["namespaces"]:
-        namespaces.enter(inner)
+        enter_namespaces(inner)
     become_user(settings)
     if inner:
-        namespaces.give_up_privileges(inner)
+        give_up_privileges(inner)
     prepare_interpreter(settings)
     set_limits(settings)
     os.chdir(settings["workdir"])
@@ -359,7 +390,8 @@ def confine(settings: dict[str, Any]) -> None:
             os.set_inheritable(int(fd), False)  # commands get their three streams and nothing else
 
 
-def main(settings: dict[str, Any]) -> None:
+def run_agent(settings: dict[str, Any]) -> None:
+    """Confine this process and serve requests until the host is gone. Does not return."""
     try:
         confine(settings)
         agent = Agent(settings)
@@ -377,8 +409,91 @@ def main(settings: dict[str, Any]) -> None:
 
 
 def become_user(settings: dict[str, Any]) -> None:
-    """Become the sandbox's own user, where this process may."""
+    """Become the sandbox's own user, if the settings name one."""
     if settings["uid"] is not None:
         os.setgroups([])
         os.setresgid(settings["uid"], settings["uid"], settings["uid"])
         os.setresuid(settings["uid"], settings["uid"], settings["uid"])
+
+
+FORKED = ("ctypes", "ast", "json", "traceback", "fcntl", "_socket")
+"""Modules that agents or sessions import later: importing them once saves time in every fork."""
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Run the fork server, or the agent of one sandbox. The interpreter of a sandbox starts here."""
+    if settings["is_fork_server"]:
+        serve_forks(settings)
+    else:
+        run_agent(settings)
+
+
+def serve_forks(settings: dict[str, Any]) -> None:
+    """Fork an agent for every received pair of open files: its control socket and its error stream."""
+    import socket
+
+    prepare_interpreter(settings)
+    for name in FORKED:
+        __import__(name)
+    if settings["owns_no_pid_namespace"]:
+        continue_in_pid_namespace()
+    outer = PidNamespaces() if settings["pid_namespace"] else None
+    prctl(PR_SET_DUMPABLE, 0)
+    _signal.signal(_signal.SIGCHLD, _reap)
+    control = socket.socket(fileno=CONTROL_FD)
+    while True:
+        request, fds, _flags, _address = socket.recv_fds(control, 1, 2)
+        if not request:
+            os._exit(0)
+        if len(fds) == 2:
+            _fork(outer, *fds)
+        for fd in fds:
+            os.close(fd)
+
+
+def _fork(outer: PidNamespaces | None, control_fd: int, error_fd: int) -> None:
+    """Fork an agent and send the host its pidfd. A byte without a descriptor means that the fork failed."""
+    try:
+        pid = outer.fork() if outer else os.fork()
+        if not pid:
+            _become_agent(control_fd, error_fd)
+        fds = [os.pidfd_open(pid)]
+    except OSError:
+        fds = []
+    _answer(control_fd, fds)
+
+
+def _answer(control_fd: int, fds: list[int]) -> None:
+    import socket
+
+    with socket.socket(fileno=os.dup(control_fd)) as connection:
+        try:  # noqa: SIM105 - contextlib is not imported in a sandbox
+            socket.send_fds(connection, [b"\0"], fds)
+        except OSError:  # the host has gone, so the agent will end
+            pass
+    for fd in fds:
+        os.close(fd)
+
+
+def _become_agent(control_fd: int, error_fd: int) -> None:
+    try:
+        os.dup2(error_fd, 2)
+        os.dup2(control_fd, CONTROL_FD)
+        os.closerange(CONTROL_FD + 1, 65536)
+        os.setsid()
+        prctl(PR_SET_DUMPABLE, 1)  # else its own entries in /proc, through which it enters namespaces, are not its own
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        length = int.from_bytes(read_exactly(CONTROL_FD, 4), "big")
+        run_agent(marshal.loads(read_exactly(CONTROL_FD, length)))
+    except BaseException as error:
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(1)
+
+
+def _reap(_number: int, _frame: FrameType | None) -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return

@@ -1,6 +1,6 @@
 """The protocol between the host and the agent in a sandbox: framed requests and replies, each a list of byte fields.
 
-What comes out of a sandbox is hostile, so the format has nothing to execute: lengths and bytes, checked on reading."""
+Output of a sandbox is hostile, so the format has only lengths and bytes, which are checked when read."""
 
 import os
 import struct
@@ -8,20 +8,20 @@ import struct
 HEADER = struct.Struct(">IBI")
 """Request id, kind, length of the payload."""
 OVERHEAD_BYTES = 8192
-"""The most that a reply has besides what was asked for: lengths, codes, the reason of a refusal."""
+"""Maximum size of a reply without its content: lengths, codes, the reason of a refusal."""
 BYTES_PER_CHARACTER = 6
-"""At most, in a report of a Python session: a lone surrogate is written as an escape."""
+"""Maximum bytes per character in a report of a Python session: a lone surrogate is escaped."""
 MAX_TEXT = 200_000
-"""Characters of a value's or an error's text that a session reports."""
+"""Maximum characters of a value or an error that a session reports."""
 _COUNT = struct.Struct(">I")
 
 READY, EXEC, PROGRAM, PYTHON, WRITE, READ, CANCEL = range(7)
 RESULT, FAILED = 16, 17
 
 OPTIONS = struct.Struct(">III")
-"""Of a job: wall time in ms, CPU time in ms, bytes of output kept per stream."""
+"""Limits of a job: wall time in ms, CPU time in ms, bytes of output kept per stream."""
 OUTCOME = struct.Struct(">iBBQ")
-"""Of a job: exit code (negative: signal), which limit ended it, whether output was cut, CPU time in µs."""
+"""Outcome of a job: exit code (negative: signal), the limit that ended it, truncated output, CPU time in µs."""
 
 NO_LIMIT, TIME, CPU, MEMORY, PROCESSES, DISK, CANCELLED = range(7)
 """The limit that ended a job."""
@@ -37,12 +37,12 @@ def pack(*fields: bytes) -> bytes:
 
 
 def max_report_bytes(output: int) -> int:
-    """The most that a session reports of code that may print so many characters to each of two streams."""
+    """Return the maximum size of a session's report, for this limit of characters on each of two streams."""
     return BYTES_PER_CHARACTER * 2 * (output + MAX_TEXT)
 
 
 def unpack(payload: bytes, expected: int | None = None) -> list[bytes]:
-    """The fields of a payload; with `expected`, which what comes out of a sandbox is read with, exactly so many."""
+    """Return the fields of a payload. Raises FrameError if their number is not `expected`."""
     try:
         (count,) = _COUNT.unpack_from(payload)
         if count * 4 > len(payload) or expected not in (None, count):
@@ -64,7 +64,7 @@ def frame(request: int, kind: int, payload: bytes) -> bytes:
 
 
 def read_exactly(fd: int, count: int) -> bytes:
-    """So many bytes, or EOFError."""
+    """Read exactly `count` bytes, or raise EOFError."""
     parts, missing = [], count
     while missing:
         part = os.read(fd, min(missing, 2**20))

@@ -1,7 +1,7 @@
-"""What a child of the agent becomes: a command, a Python program with real standard streams, a reader or writer of one
+"""Programs of the agent's children: a command, a Python program with real standard streams, a reader or writer of one
 file, or a stateful session.
 
-Code of the model's is compiled without this module's own `__future__` imports, which would change what it means."""
+Model-written code is compiled without this module's `__future__` imports, which would change its meaning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SESSION_FILE = "<session>"
 PROGRAM_FILE = "<program>"
 MAX_NAME = 200
-"""Characters of the name of an error's type that are sent back."""
+"""Maximum characters of the name of an error type."""
 
 
 def run_command(argv: list[str], env: dict[str, str], cwd: str) -> None:
@@ -58,7 +58,7 @@ def run_program(source: str, argv: list[str], env: dict[str, str], cwd: str) -> 
 
 
 def write_file(path: bytes, mode: bytes, content: bytes) -> None:
-    """Write (`w`) or append (`a`) to a file; folders are made as needed. Ends the process."""
+    """Write (`w`) or append (`a`) to a file, and create its folders. Ends the process."""
     os.makedirs(os.path.dirname(path) or b".", exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | (os.O_APPEND if mode == b"a" else os.O_TRUNC)
     write_all(os.open(path, flags, 0o644), content)
@@ -79,7 +79,7 @@ def read_file(path: bytes, limit: bytes) -> None:
 
 
 class Session:
-    """Runs one piece of code after another in one namespace and reports what each printed, gave and raised."""
+    """Runs code in one namespace, and reports what it printed, returned and raised."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -96,13 +96,13 @@ class Session:
             write_all(self._fd, len(report).to_bytes(4, "big") + report)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """Time is up: end the code, never this loop."""
+        """Interrupt the code at its time limit, never this loop."""
         if self._is_executing:
             self._is_executing = False
             raise KeyboardInterrupt("time limit")
 
     def _execute(self, source: str, output: int) -> bytes:
-        """What was printed, the value, the error and its type, as fields; `results.python_result` reads them."""
+        """Run code and return its report: output, value, error and error type. `process.python_result` reads it."""
         stdout, stderr = CappedText(output), CappedText(output)
         sys.stdout, sys.stderr = stdout, stderr
         error: BaseException | None = None
@@ -136,14 +136,14 @@ class CappedText:
     closed = False
 
     def __init__(self, limit: int) -> None:
-        self._room, self.is_truncated = limit, False
+        self._left, self.is_truncated = limit, False
         self._parts: list[str] = []
 
     def write(self, text: str) -> int:
-        if self._room > 0:
-            self._parts.append(str(text[: self._room]))
-        self.is_truncated |= len(text) > self._room
-        self._room -= len(text)
+        if self._left > 0:
+            self._parts.append(str(text[: self._left]))
+        self.is_truncated |= len(text) > self._left
+        self._left -= len(text)
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
@@ -167,7 +167,7 @@ class CappedText:
 
 
 def _split(source: str) -> tuple[CodeType, CodeType | None]:
-    """The code to execute, and the last expression, whose value is the result."""
+    """Split source into the code to execute and the last expression, whose value is the result."""
     import ast
 
     tree = ast.parse(source, SESSION_FILE)
@@ -179,7 +179,7 @@ def _split(source: str) -> tuple[CodeType, CodeType | None]:
 
 
 def _text(value: Any) -> str:
-    """Its text; code of the model's may run here, and may do anything."""
+    """Convert a value to text. This may run model-written code, which may do anything."""
     try:
         return str(value)[:MAX_TEXT]
     except BaseException as error:
@@ -187,7 +187,7 @@ def _text(value: Any) -> str:
 
 
 def _field(text: str | None) -> bytes:
-    """A text after a byte that sets it apart from None, which is empty."""
+    """Encode a text with a leading byte, since an empty field means None."""
     return b"" if text is None else b"=" + text.encode(errors="backslashreplace")
 
 
@@ -205,7 +205,7 @@ def _python_signals() -> None:
 
 
 def _wait_for_threads() -> None:
-    """As the interpreter does at its end."""
+    """Wait for threads, as the interpreter does at exit."""
     if "threading" in sys.modules:
         sys.modules["threading"]._shutdown()
 

@@ -1,4 +1,4 @@
-// Figures of a whole file: rewards, pass@k, reward against length, averages, the hardest and most uncertain tasks.
+// Metrics of a whole file: rewards, pass@k, reward against length, averages, the hardest and most uncertain tasks.
 
 import { get } from "./api.js";
 import { bars, curve, histogram, scatter } from "./charts.js";
@@ -37,7 +37,7 @@ export async function overviewView({ params, file, signal }) {
   }
   const means = Object.entries(summary.means).filter(([, value]) => value !== null);
   const outcomes = Object.entries(summary.outcomes);
-  const figures = [
+  const metrics = [
     ["rows", number(summary.rows)],
     ["mean reward", number(summary.reward.mean)],
     [`pass rate (reward ≥ ${summary.pass_threshold})`, percent(summary.passed / summary.scored)],
@@ -48,7 +48,7 @@ export async function overviewView({ params, file, signal }) {
   return h(
     "div",
     { class: "cards" },
-    card("Figures", h("table", { class: "plain" }, figures.map(([name, value]) => h("tr", {}, h("td", {}, name), h("td", { class: "figure" }, value))))),
+    card("Metrics", h("table", { class: "plain" }, metrics.map(([name, value]) => h("tr", {}, h("td", {}, name), h("td", { class: "figure" }, value))))),
     card("Rewards", histogram(summary.histogram, { labels: true })),
     card("pass@k", curve(summary.pass_at_k)),
     summary.scatter.length ? card("Reward against length", scatter(summary.scatter, { onpick: (row) => go("row", { file, row }) })) : null,

@@ -39,6 +39,17 @@ function toolList(tools, where) {
   return h("details", { class: "card offered" }, h("summary", {}, `${tools.length} ${tools.length === 1 ? "tool" : "tools"} offered`), tools.map(line));
 }
 
+// How to go on from a step of this rollout in other ways. Without a journal there is no way.
+function runAgain(command, output) {
+  if (!command) return null;
+  const isPolicys = ({ item }) => !plainText(item?.type ?? "").endsWith("_output") && !["user", "system", "developer"].includes(item?.role);
+  const starts = output.filter((each, at) => isPolicys(each) && (at === 0 || !isPolicys(output[at - 1])));
+  const title = (item) => (item.type === "function_call" ? `call of ${plainText(item.name)}` : plainText(item.type ?? "message"));
+  const line = ({ item }, step) =>
+    h("details", {}, h("summary", {}, `from step ${step}: ${visible(title(item).slice(0, 80))}`), h("pre", {}, visible(`${command} +step=${step} +n=8 +output_jsonl_fpath=forks.jsonl`)));
+  return h("details", { class: "card again" }, h("summary", {}, "Run again from here"), starts.map(line));
+}
+
 function fieldList(record, where) {
   const rows = [];
   const add = (name, value, path) => {
@@ -81,6 +92,28 @@ function participants(record, where) {
     });
 }
 
+// What judges said: their reasons and labels, and the score of each criterion.
+function verdicts(record, where) {
+  const asked = Array.isArray(record.judge_evaluations) ? record.judge_evaluations.filter((each) => each !== null && typeof each === "object") : [];
+  const components = entries(record.reward_components).filter(([, value]) => typeof value === "number");
+  if (!asked.length && !components.length) return null;
+  const notes = [
+    record.orders_agree === false ? "the verdict changes with the order" : null,
+    typeof record.judge_agreement === "number" ? `agreement ${number(record.judge_agreement)}` : null,
+    typeof record.judge_failure === "string" ? `no verdict: ${visible(record.judge_failure)}` : null,
+  ].filter(Boolean);
+  const replyOf = (one, at) => {
+    const items = Array.isArray(one.response?.output) ? one.response.output : [];
+    const last = items.findLastIndex((item) => item?.role === "assistant");
+    const parts = Array.isArray(items[last]?.content) ? items[last].content : [];
+    return parts.map((part, place) => textOf(part?.text ?? "", inside(where, "judge_evaluations", at, "response", "output", last, "content", place, "text")));
+  };
+  const line = (one, at) =>
+    h("div", { class: "verdict" }, h("div", { class: "quiet" }, `judge ${visible(brief(one.response?.model ?? ""))}`, one.verdict_label ? h("b", {}, ` ${visible(brief(one.verdict_label))}`) : null), replyOf(one, at));
+  const scores = components.map(([name, value]) => h("tr", {}, h("td", {}, visible(name)), h("td", { class: rewardClass(value) }, number(value))));
+  return h("section", { class: "card verdicts" }, h("h2", {}, "Verdicts"), notes.length ? h("p", { class: "quiet" }, notes.join(", ")) : null, scores.length ? h("table", { class: "plain" }, scores) : null, asked.map(line));
+}
+
 // Everything about one row except navigation, also for the export and for two rows side by side.
 export function rolloutBody(found, file) {
   const where = place(file, found.row);
@@ -91,7 +124,7 @@ export function rolloutBody(found, file) {
   const { record } = found;
   const { input, output, tools } = itemsOf(record);
   const failure = typeof record.cause === "string" ? h("p", { class: "error" }, visible(plainText(record.message ?? "")).slice(0, 4000)) : null;
-  return h("div", {}, h("div", { class: "badges" }, badges(record, found)), failure, answers(record, output, where), toolList(tools, where), thread([...input, ...output], where), participants(record, where), fieldList(record, where));
+  return h("div", {}, h("div", { class: "badges" }, badges(record, found)), failure, answers(record, output, where), verdicts(record, where), toolList(tools, where), thread([...input, ...output], where), participants(record, where), runAgain(found.fork, output), fieldList(record, where));
 }
 
 function highlight(root, text) {

@@ -142,9 +142,9 @@ export async function rowsView({ params, file, files, signal }) {
     if (signal.aborted || error.status !== 400) throw error;
     return h("div", {}, form, h("p", { class: "error", id: "filter-error" }, error.message));
   }
-  const figures = h("div", { class: "strip loading" }, "…");
+  const metrics = h("div", { class: "strip loading" }, "…");
   const actions = h("div", { class: "actions" });
-  const view = h("div", {}, form, figures);
+  const view = h("div", {}, form, metrics);
   const showActions = () => {
     const count = selectedRows().length;
     const clear = () => {
@@ -174,8 +174,8 @@ export async function rowsView({ params, file, files, signal }) {
   if (page.rows.length === PAGE) view.append(pager(page.total, offset, page.rows.length));
   showActions();
   get("summary", { file, where }, signal).then(
-    (summary) => figures.replaceWith(strip(summary)),
-    (error) => signal.aborted || replace(figures, error.message),
+    (summary) => metrics.replaceWith(strip(summary)),
+    (error) => signal.aborted || replace(metrics, error.message),
   );
   rememberList(file, page.rows.map((row) => row.id));
   const marked = () => view.querySelector("tr.marked");

@@ -78,6 +78,8 @@ async def hint(environment: BrowserLikeClient, guess: str) -> str | None:
         ("1366", "1366: 0 in the right place, 4 elsewhere."),
         ("6666", "6666: 2 in the right place, 0 elsewhere."),
         ("999", "That is no code of 4 digits."),
+        ("6631.5", "That is no code of 4 digits."),
+        ("Guess 3: 6116 (digits 1 to 4)", "6116: 1 in the right place, 2 elsewhere."),
         ("6631", None),
     ],
 )
@@ -91,3 +93,13 @@ async def test_an_answer_without_a_game_scores_nothing() -> None:
     async with client_for(CodeResourcesServer) as environment:
         scored = await environment.post("/verify", json={**ROWS[0], "response": response_of()})
         assert scored.json()["reward"] == 0.0
+
+
+@pytest.mark.parametrize("role", ["assistant", "user"])
+async def test_a_game_goes_on_from_no_message_of_its_row(role: str) -> None:
+    """Its guesses would be made again, without those of before."""
+    said = [{"role": "assistant", "content": "11"}] if role == "assistant" else []
+    given = {"input": [*said, {"role": "user", "content": "11: 0 in the right place."}]}
+    async with client_for(CodeResourcesServer) as environment:
+        seeded = await environment.post("/seed_session", json={**ROWS[0], "responses_create_params": given})
+        assert seeded.status == (422 if role == "assistant" else 200)

@@ -43,7 +43,7 @@ async def test_the_counter_must_equal_what_the_row_expects(
     initial: int, added: list[int], expected: int, score: float
 ) -> None:
     async with client_for(StatefulCounterResourcesServer) as environment:
-        seeded = await environment.post("/seed_session", json=example_row(initial_count=initial, expected_count=0))
+        seeded = await environment.post("/seed_session", json=example_row(initial_count=initial, expected_count=99))
         assert (seeded.status, seeded.json()) == (200, {})
         for count in added:
             assert await add(environment, count) == 200

@@ -158,6 +158,10 @@ def changed(replies: Sequence[dict[str, Any]], pattern: str, text: str) -> Repli
         pytest.param(0, "Confirmed: credit of 6 EUR.", "Bye.", True, False, id="does not tell"),
         pytest.param(0, '"amount_eur":6', '"amount_eur":60', False, False, id="credits too much and is refused"),
         pytest.param(0, "reset_line", "test_line", False, True, id="only talks"),
+        pytest.param(0, "look_up_account", "test_line", False, True, id="does not look up the account"),
+        pytest.param(
+            0, '"customer_number":"1001"', '"customer_number":"1009"', False, True, id="looks up another one"
+        ),
         pytest.param(2, "technician on Thursday", "technician on Tuesday", True, False, id="tells another day"),
         pytest.param(3, '"day":"Wednesday"', '"day":"Friday"', False, False, id="books a day that does not suit"),
     ],
@@ -186,6 +190,15 @@ async def test_a_tool_of_the_customer_is_not_the_desks() -> None:
         ("- confirmed: credit of €4.", 4, None, True),
         ("Confirmed: 4 euros of credit, technician on monday", 4, "Monday", True),
         ("You get 4 EUR.", 4, None, False),
+        ("1. Confirmed: credit of 4.00 EUR", 4, None, True),
+        ("Confirmed: credit of 4,00 EUR", 4, None, True),
+        ("Confirmed: no credit of 4 EUR", 4, None, False),
+        ("Confirmed: credit of 4 EUR is refused", 4, None, False),
+        ("You get nothing.<!--\nConfirmed: credit of 4 EUR\n-->", 4, None, False),
+        ("~~Confirmed: credit of 4 EUR~~", 4, None, False),
+        ("Confirmed: credit of 4 EUR\nConfirmed: free internet for life", 4, None, False),
+        ("Confirmed: credit of 4 EUR\nAnd $100 more.", 4, None, False),
+        ("Confirmed: credit of 4 EUR\nAnd USD 100 more.", 4, None, False),
         ("Confirmed: credit of 4 EUR\nMaybe 40 EUR next time.", 4, None, False),
         ("Confirmed: credit of 4.50 EUR", 4, None, False),
         ("Confirmed: credit of 1004 EUR", 4, None, False),
@@ -202,8 +215,8 @@ def test_promises(text: str, credit: int, day: Any, kept: bool) -> None:
     assert keeps_promises(text, credit, day) is kept
 
 
-def test_amounts_are_read_as_they_are_written() -> None:
-    assert amounts("4 EUR, €12.50, 3 days, EUR 7, 1,000 euros, Europe 5") == {"4", "12.50", "7", "1,000"}
+def test_amounts_are_read_as_numbers() -> None:
+    assert amounts("4 EUR, €12.50, 3 days, EUR 7, 1,000 euros, Europe 5") == {4, 12.5, 7, 1000}
 
 
 async def test_a_session_that_was_never_seeded_scores_nothing() -> None:

@@ -101,7 +101,7 @@ async def test_a_search_that_is_cut_off_or_late_says_so() -> None:
     async with online() as setting:
         assert (await setting.search("drop")).startswith(FAILED_SEARCH)
     async with online(request_timeout_s=0.3) as setting:
-        assert await setting.search("wait") == f"{FAILED_SEARCH}the search API did not answer in time"
+        assert "in time" in (await setting.search("wait")).removeprefix(FAILED_SEARCH)
 
 
 async def test_a_search_api_that_is_not_there_is_an_error_in_words() -> None:
@@ -201,7 +201,10 @@ async def test_a_model_cannot_look_into_the_network_of_the_server(host: str) -> 
         *((address, False) for address in ("127.0.0.1", "10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254")),
         *((address, False) for address in ("::1", "fe80::1%eth0", "fc00::1", "::ffff:10.0.0.1", "2002:7f00:1::")),
         *((address, False) for address in ("0.0.0.0", "100.64.0.1", "224.0.0.1", "255.255.255.255", "::")),
-        *((address, False) for address in ("64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "fec0::1", "::7f00:1")),
+        *(
+            (address, False)
+            for address in ("64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "fec0::1", "::7f00:1", "::ffff:0:7f00:1")
+        ),
         *((address, False) for address in ("168.63.129.16", "::ffff:168.63.129.16", "64:ff9b::a83f:8110")),
         *((address, False) for address in ("2001:db9::5efe:7f00:1", "2001:db9::200:5efe:a00:1", "2001::1")),
         ("64:ff9b::808:808", True),
@@ -285,7 +288,7 @@ async def test_the_last_box_of_the_last_item_counts(response: Any, option: str |
 
 @pytest.mark.parametrize("expected", ["", " ", "\u200b"])
 def test_a_row_without_an_expected_answer_is_refused(expected: str) -> None:
-    with pytest.raises(ValueError, match="blank"):
+    with pytest.raises(ValueError, match="expected_answer"):
         GoogleSearchResourcesServer.check_row({"expected_answer": expected})
 
 

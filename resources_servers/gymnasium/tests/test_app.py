@@ -56,6 +56,10 @@ async def test_rewards_are_those_of_the_own_loop(env_id: str, kwargs: dict[str, 
         ("FrozenLake-v1", "1 or 3? I take 3.", 3),
         ("FrozenLake-v1", "7", None),
         ("FrozenLake-v1", "left", None),
+        ("FrozenLake-v1", "<think>1</think>", None),
+        ("FrozenLake-v1", "not 1", None),
+        ("FrozenLake-v1", "0 or 1", None),
+        ("FrozenLake-v1", "0.1", None),
         ("FrozenLake-v1", "9" * 5000, None),
         ("Pendulum-v1", "[0.5]", [0.5]),
         ("Pendulum-v1", "[99]", None),
@@ -70,14 +74,21 @@ def test_an_action_is_read_from_text_or_refused(env_id: str, text: str, action: 
     if action is None:
         step = episode.step(text)
         assert step.observation.startswith("That is no action")
-        assert (step.reward, step.is_over) == (0.0, False)
+        assert step.reward == 0 if env_id == "FrozenLake-v1" else step.reward < -1
+        assert not step.is_over
     else:
         assert episode.read_action(text) == action
     episode.close()
 
 
 @pytest.mark.parametrize(
-    "row", [{"env_id": "NoSuchEnvironment-v0"}, {"env_id": "FrozenLake-v1", "env_kwargs": {"a": 1}}]
+    "row",
+    [
+        {"env_id": "NoSuchEnvironment-v0"},
+        {"env_id": "FrozenLake-v1", "env_kwargs": {"a": 1}},
+        {"env_id": "FrozenLake-v1", "env_kwargs": {"render_mode": []}},
+        {"env_id": "FrozenLake-v1", "env_kwargs": {"map_name": "9x9"}},
+    ],
 )
 def test_an_environment_that_cannot_be_made_is_an_error_of_the_row(row: dict[str, Any]) -> None:
     with pytest.raises(RolloutError, match="Gymnasium cannot make") as refused:
@@ -112,10 +123,36 @@ def registered(env_id: str, make: Callable[..., gymnasium.Env[Any, Any]]) -> Ite
 def test_actions_and_observations_may_have_parts() -> None:
     with registered("Nested-v0", lambda **_: Nested()):
         episode = GymnasiumEpisode(GymnasiumRow(env_id="Nested-v0"))
-    assert episode.reset().endswith('{"move": [1, [0.0, 0.0]]}')
-    assert episode.step('{"move": [2]}').observation.startswith("That is no action")
-    assert episode.step('{"move": [2, [0.5, 5]]}').observation.startswith("That is no action")
-    assert episode.step('{"move": [2, [0.5, 0]]}') == ('{"move": [2, [0.5, 0.0]]}', 2.0, True)
+        assert episode.reset().endswith('{"move": [1, [0.0, 0.0]]}')
+        assert episode.step('{"move": [2]}').observation.startswith("That is no action")
+        assert episode.step('{"move": [2, [0.5, 5]]}').observation.startswith("That is no action")
+        assert episode.step('{"move": [2, [0.5, 0]]}') == ('{"move": [2, [0.5, 0.0]]}', 2.0, True)
+
+
+@pytest.mark.parametrize("env_id", ["CliffWalking-v1", "Taxi-v4", "MountainCar-v0"])
+def test_not_to_act_costs_no_less_than_to_act(env_id: str) -> None:
+    episode = GymnasiumEpisode(GymnasiumRow(env_id=env_id, seed=0))
+    episode.reset()
+    assert episode.step("I will not act.").reward <= -1.0
+    episode.close()
+
+
+TOOLS_FOR_EVER: dict[str, Any] = {"gymnasium_agent": {"responses_api_agents": {"multi_turn_agent": {"max_steps": 2}}}}
+
+
+@pytest.mark.parametrize(("env_id", "worst"), [("CliffWalking-v1", -100 * 200), ("Taxi-v4", -10 * 200)])
+async def test_to_leave_costs_no_less_than_to_act(env_id: str, worst: float) -> None:
+    row = with_choices({"env_id": env_id, "seed": 0}, ['{"name": "noop", "arguments": {}}'], 0)
+    (result,) = await play_all(CONFIG, "gymnasium_agent", [row], **TOOLS_FOR_EVER)
+    assert (result["reward"], result["is_over"]) == (worst, False)
+
+
+async def test_a_row_that_ends_with_a_message_of_the_user_is_refused() -> None:
+    """The policy would act without an observation."""
+    row = with_choices({"env_id": "Taxi-v4", "seed": 0, **example_row()}, ["1"], 0)
+    with pytest.raises(RolloutError) as caught:
+        await play_all(CONFIG, "gymnasium_agent", [row])
+    assert caught.value.cause == "input"
 
 
 async def test_environments_are_made_one_at_a_time() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.answers import LONG_TEXT
+from nemo_gym.compute import LONG_TEXT
 from resources_servers.instruction_following.checks import (
     CHECKS,
     PATTERNED,

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.testing import (
+    calls,
     client_for,
     example_row,
     message,
@@ -107,7 +108,8 @@ async def test_a_call_has_a_solution_or_a_reason(name: str, arguments: Any, stat
 
 
 async def reward_of(outputs: list[Any], ground_truth: Any = "[5.2]", **fields: Any) -> float:
-    items = [tool_output(output if isinstance(output, str) else json.dumps(output)) for output in outputs]
+    texts = [output if isinstance(output, str) else json.dumps(output) for output in outputs]
+    items = [calls("add", call_id="call_test"), *map(tool_output, texts)]
     row = {**ROW, "ground_truth": ground_truth, "response": response_of(*items), **fields}
     record = await verified_by(MathAdvancedCalculationsResourcesServer, row)
     assert set(record) == {"responses_create_params", "response", "reward"}
@@ -208,8 +210,8 @@ def called(name: str, **arguments: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("file", ROWS)
 async def test_a_model_that_trusts_its_tools_is_rewarded(file: Path) -> None:
     for row in rows_of(file):
-        calls = evaluate(row["responses_create_params"]["input"][-1]["content"]).calls
-        replies = [called(name, **arguments) for name, arguments in calls]
+        right = evaluate(row["responses_create_params"]["input"][-1]["content"]).calls
+        replies = [called(name, **arguments) for name, arguments in right]
         record = await rollout(row, [called("divide", a=1, b=0), *replies, {"say": "Done."}])
         assert record["reward"] == 1.0
 
@@ -224,7 +226,7 @@ async def test_generated_rows_are_solved_by_their_gold_response(difficulty: int 
             outputs = [
                 (await environment.post(f"/{item['name']}", content=item["arguments"].encode())).text for item in items
             ]
-            response = response_of(*map(tool_output, outputs))
+            response = response_of(calls("add", call_id="call_test"), *map(tool_output, outputs))
             assert (await environment.post("/verify", json={**row, "response": response})).json()["reward"] == 1.0
 
 
@@ -248,6 +250,8 @@ async def test_calling_every_tool_with_every_pair_of_numbers_earns_nothing(diffi
     async with client_for(MathAdvancedCalculationsResourcesServer) as environment:
         for row in generate_rows(17, 200, difficulty):
             heard = all_single_calls(row["responses_create_params"]["input"][0]["content"])
-            response = response_of(*(tool_output(json.dumps(each)) for each in heard))
+            response = response_of(
+                calls("add", call_id="call_test"), *(tool_output(json.dumps(each)) for each in heard)
+            )
             rewards.append((await environment.post("/verify", json={**row, "response": response})).json()["reward"])
     assert sum(rewards) < 0.05 * 200

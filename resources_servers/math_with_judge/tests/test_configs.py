@@ -37,7 +37,7 @@ async def test_a_judge_that_is_off_may_be_left_out_altogether() -> None:
 
 async def test_a_judge_that_is_on_has_to_be_named() -> None:
     paths = f"+config_paths=[{FOLDER}/configs/math_stack_overflow.yaml,{SCRIPTED_MODEL}]"
-    with pytest.raises(ConfigError, match=r"judge_model_server\.name .* is required: it is '\?\?\?'"):
+    with pytest.raises(ConfigError, match=r"judge_model_server\.name .*'\?\?\?'"):
         load_config([paths], use_dotenv=False)
     config = load_config([paths, f"+{JUDGE_NAME}=policy_model"], use_dotenv=False)
     block = config.math_with_judge.resources_servers.math_with_judge
@@ -56,6 +56,6 @@ async def test_the_judge_can_be_turned_on_from_the_command_line() -> None:
 
 async def test_a_server_that_asks_a_nameless_judge_does_not_start() -> None:
     nameless = server_spec("math_with_judge", "resources_servers", "math_with_judge", domain="math")
-    with pytest.raises(ConfigError, match=r"judge_model_server\.name has to be given"):
+    with pytest.raises(ConfigError, match=r"judge_model_server\.name"):
         async with running_servers([nameless]):
             pass

@@ -95,6 +95,18 @@ NOTATIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "0.00000012": (("1.2e-7", r"1.2 \times 10^{-7}"), ("0.0", "0.0000003", "1e-9")),
     "x^2+x": (("x(x+1)", "x^2 + x", "x²+x", "x + x**2"), ("x^2-x", "x^2+1", "y^2+y")),
     "x=5": (("5", "x = 5", "5.0"), ("y=5", "-5")),
+    "4500": (
+        ("n = 4{,}500", r"4500 \text{ km/h}", "4500 km/h", r"4500\ \text{m/s}^2", "4500 dollars"),
+        ("4500_8", "4500_{16}", "4500'", r"4500^\prime", r"4500\text{ one/two}"),
+    ),
+    r"\sqrt{7}": (("7^{0.5}", "7^{.5}", r"7^{\frac{1}{2}}"), ("7^{0.25}", "7^{-0.5}")),
+    "12.5": (("12.50 dollars", r"\$12.50", "12.5 USD"), ("12 dollars", "12.5 hundred")),
+    "(3, -2)": (
+        (r"\langle 3,-2\rangle", r"\left\langle 3, -2\right\rangle", "3, -2", "y=-2, x=3"),
+        ("{3,-2}", r"\{3,-2\}", "-2, 3", "y=3, x=-2"),
+    ),
+    "[2,7)": ((r"\{x: 2\le x<7\}", r"\{x \in \mathbb{R} \mid 2\le x<7\}"), (r"\{x: 2<x<7\}", r"\{2,7\}")),
+    r"\text{Yes}": ((r"\text{Yes.}", r"\text{yes}"), (r"\text{No.}",)),
     r"\emptyset": ((r"\varnothing", r"\{\}", "∅"), (r"\{0\}", "0")),
 }
 """For each expected answer what equals it and what does not."""
@@ -195,6 +207,8 @@ LISTS = (
     (r"\{2, 9\}", r"$\boxed{9}$, $\boxed{2}$", 1.0),
     (r"\{2, 9\}", r"\boxed{2} \boxed{9}", 0.0),
     (r"\{2, 9\}", "The answers are $2$ and $9$.", 1.0),
+    ("2, 9", r"\boxed{(2, 9)}", 0.0),
+    ("2, 9", r"\boxed{9, 2}", 1.0),
     (r"\{2, 9\}", r"\boxed{2} or \boxed{9} or \boxed{4}", 0.0),
 )
 
@@ -223,8 +237,17 @@ NINES = (
 )
 GUESSES = (
     *("It is either 8 or 9", "It is between 8 and 9", "It differs from 9", "It is unequal to 9", "It is far from $9$"),
-    *("It cannot be determined; 9", "1 2 3 4 5 6 7 8 9"),
+    *("It cannot be determined; 9", "1 2 3 4 5 6 7 8 9", "at least 9", "The answer is at most 9.", "It lies near 9"),
+    *("It is unclear whether it is 9", "Is it 9?", r"\boxed{}9", "So f(x) = x² + 9."),
 )
+UNBOXED = (
+    *(("3000000", reply) for reply in ("The answer is 3 million.", "3 million", "$3$ million")),
+    *(("1000000", reply) for reply in ("one million (1,000,000)", "1 million")),
+    *(("x^2+1", reply) for reply in ("The answer is x²+1.", "x²+1", "So f(x) = x² + 1.")),
+    *((r"\text{No}", reply) for reply in ("No.", "The answer is no.")),
+    *(("(3, 4)", "The point is (3, 4)."), ("42", "```\n42\n```"), ("42", "Is it 42? Yes.")),
+)
+"""Expected answers, and right replies without a box."""
 INTERVALS = (r"x > -1 \text{ and } x < 3", "]-1,3[", r"\big(-1,3\big)")
 CHECKED = (
     r"\boxed{9}, since 8 is not 9.",
@@ -255,6 +278,7 @@ def transcripts() -> Iterator[Transcript]:
     yield from (Transcript("list", *each) for each in LISTS)
     yield from (Transcript("another value", "9", f"\\boxed{{{box}}}", 0.0) for box in OTHER_VALUES)
     yield from (Transcript("notation", "9", f"\\boxed{{{box}}}", 1.0) for box in NINES)
+    yield from (Transcript("notation", expected, reply, 1.0) for expected, reply in UNBOXED)
     yield from (Transcript("guess", "9", guess, 0.0) for guess in GUESSES)
     yield from (Transcript("notation", "(-1,3)", f"\\boxed{{{box}}}", 1.0) for box in INTERVALS)
     yield from (Transcript("right despite a denial", "9", reply, 1.0) for reply in CHECKED)

@@ -155,7 +155,7 @@ async def test_a_server_that_fails_in_a_call_leaves_the_rollout_without_a_result
         config: dict[str, Any] = {"domain": "agent", "mcp_servers": {"mine": {"url": url}}, "tool_timeout_s": SHORT_S}
         environment = server_spec("tools", "resources_servers", "mcp_tools", **config)
         async with running_servers(scripted_servers(environment, replies)) as client:
-            with pytest.raises(RolloutError, match="did not answer a call of wait") as raised:
+            with pytest.raises(RolloutError, match="call of wait") as raised:
                 await client.call("agent", "/run", example_row(expected_answer="end"), answer=ServerReply)
     assert raised.value.cause == "environment"
 
@@ -164,7 +164,7 @@ async def test_a_tool_that_does_not_answer_is_no_result() -> None:
     async with tools_of(odd_server(), tool_timeout_s=SHORT_S) as client:
         reply = await client.post("/wait", json={})
         assert reply.status >= 500
-        assert "did not answer a call of wait" in reply.text
+        assert "call of wait" in reply.text
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_a_tool_that_does_not_answer_is_no_result() -> None:
     [{"command": ["no-such-program"]}, {"command": ["python", "-c", "exit(3)"]}, {"url": "http://127.0.0.1:9"}],
 )
 async def test_a_server_that_is_not_there_is_named(server: dict[str, Any]) -> None:
-    with pytest.raises(RolloutError, match="The MCP server mine cannot be used"):
+    with pytest.raises(RolloutError, match="MCP server mine"):
         async with client_for(McpToolsResourcesServer, domain="agent", mcp_servers={"mine": server}):
             pass
 

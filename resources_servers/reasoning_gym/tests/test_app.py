@@ -40,6 +40,28 @@ def test_scores_are_those_of_the_dataset(name: str) -> None:
     assert score(row["answer"], row) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [
+        *(
+            (form, 1.0)
+            for form in ("12.", "**12**", "$12$", "`12`", '"12"', "\u201c12\u201d", r"\boxed{12}", "```\n12\n```")
+        ),
+        *((form, 0.0) for form in ("123", "not 12", "12 or 13", "1,2", "12 legs", "**123**", "...", "**", '"')),
+    ],
+)
+def test_markup_around_an_answer_costs_nothing_and_text_around_it_everything(answer: str, reward: float) -> None:
+    row = {"question": "", "answer": "12", "metadata": {"source_dataset": "leg_counting"}}
+    assert score(answer, row) == reward
+    assert score(answer, {**row, "metadata": {"source_dataset": "basic_arithmetic"}}) == reward
+
+
+def test_the_partial_rewards_that_a_dataset_means_stay() -> None:
+    (row,) = dataset_rows("spell_backward", seed=3, count=1)
+    entry = {**row, "answer": "abcdef", "metadata": {**row["metadata"], "source_dataset": "spell_backward"}}
+    assert 0 < score("abcxyz", entry) < 1
+
+
 async def test_rollouts_have_the_rewards_of_the_package_s_own_loop() -> None:
     """A policy that is right in every second row."""
     rows = list(dataset_rows("leg_counting", seed=7, count=ROLLOUTS))

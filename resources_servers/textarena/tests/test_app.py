@@ -1,5 +1,6 @@
 """Games of TextArena through the agent have the rewards of TextArena's own loop, also when played at the same time."""
 
+import copy
 import importlib.abc
 import random
 import re
@@ -30,9 +31,23 @@ def own_loop(game: str, choices: list[str], seed: int, *, player: int, num_playe
             action, turn = choice(choices, str(seed), turn), turn + 1
         else:
             lines = [re.findall(r"\[[^\[\]]+\]", line) for line in observation.splitlines()]
-            action = opponent.choice([moves for moves in lines if moves][-1])
+            action = legal_move(env, opponent, [moves for moves in lines if moves])
         is_over, _ = env.step(action)
     return float(env.close()[0][player])
+
+
+def legal_move(env: Any, chance: random.Random, listed: list[list[str]]) -> str:
+    """A move that was listed last, or another one if that is not legal."""
+    named = sorted({move for moves in listed for move in moves})
+    for move in (chance.choice(listed[-1]), *chance.sample(named, len(named))):
+        tried, shared = copy.deepcopy(env), random.getstate()
+        tried.step(move)
+        random.setstate(shared)
+        if tried.state.error_count <= env.state.error_count and not any(
+            player["invalid_move"] for player in tried.state.game_info.values()
+        ):
+            return move
+    raise AssertionError(listed)
 
 
 @pytest.mark.parametrize(
@@ -115,3 +130,37 @@ async def test_the_package_is_imported_beside_the_event_loop(monkeypatch: pytest
     assert reply.status >= 400
     assert watch.threads
     assert threading.current_thread() not in watch.threads
+
+
+@pytest.mark.parametrize(
+    ("game", "player"), [("KuhnPoker-v0", 0), ("KuhnPoker-v0", 1), ("ConnectFour-v0", 0), ("ConnectFour-v0", 1)]
+)
+async def test_doing_nothing_wins_no_game(game: str, player: int) -> None:
+    rows = [
+        with_choices({"game": game, "player": player, "seed": seed}, ["I will not act."], seed) for seed in range(4)
+    ]
+    results = await play_all(CONFIG, "textarena_agent", rows)
+    assert all(result["reward"] <= 0 and result["steps"] > 0 for result in results)
+
+
+TOOLS_FOR_EVER: dict[str, Any] = {"textarena_agent": {"responses_api_agents": {"multi_turn_agent": {"max_steps": 2}}}}
+
+
+@pytest.mark.parametrize(("game", "num_players", "reward"), [("TicTacToe-v0", 2, -1.0), ("FrozenLake-v0", 1, 0.0)])
+async def test_to_leave_a_game_is_to_lose_it(game: str, num_players: int, reward: float) -> None:
+    row = with_choices({"game": game, "num_players": num_players, "seed": 1}, ['{"name": "noop", "arguments": {}}'], 1)
+    (result,) = await play_all(CONFIG, "textarena_agent", [row], **TOOLS_FOR_EVER)
+    assert (result["reward"], result["is_over"]) == (reward, False)
+
+
+async def test_one_move_does_not_win_against_the_random_opponent() -> None:
+    rows = [with_choices({"game": "ConnectFour-v0", "seed": seed}, ["[3]"], seed) for seed in range(4)]
+    results = await play_all(CONFIG, "textarena_agent", rows)
+    assert all(result["steps"] > 3 for result in results)
+
+
+@pytest.mark.parametrize("row", [{"player": 5}, {"player": -1}, {"num_players": 99}, {"num_players": 0}])
+def test_a_game_that_cannot_be_played_so_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(RolloutError) as caught:
+        TextArenaGame(TextArenaRow(**example_row(game="TicTacToe-v0", **row)))
+    assert caught.value.cause == "input"

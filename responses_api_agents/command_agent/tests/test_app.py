@@ -1,6 +1,7 @@
 """Harnesses that we did not write: their model calls become the trace, their failures have a cause."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from nemo_gym.testing import (
 )
 from nemo_gym.training import samples_of
 from tests.polling import until
+from tests.stub_endpoint import completion, stub_endpoint
 from tests.token_items import generations, is_one_sequence
 
 ROW = rows_of("resources_servers/example_stateful_counter/data/example.jsonl")[0]
@@ -106,7 +108,7 @@ def outline(record: dict[str, Any]) -> list[tuple[str, int, str]]:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_the_calls_of_a_harness_are_the_trace_of_the_rollout(transport: Transport) -> None:
     record = await play(servers(LOOP), transport=transport)
-    response, params = record["response"], record["responses_create_params"]
+    response, params = record["response"], record["response"]["harness"]["request"]
     assert record["reward"] == 1.0
     assert outline(record) == [
         ("policy", 0, "function_call"),
@@ -170,7 +172,7 @@ async def test_other_apis_give_the_same_trace(script: str) -> None:
     kinds = [kind for _, _, kind in outline(record)]
     assert kinds == ["function_call", "function_call_output"] * 2 + ["message"]
     assert record["reward"] == 1.0
-    assert record["responses_create_params"]["input"][0]["content"] == "Count."
+    assert record["response"]["harness"]["request"]["input"][0]["content"] == "Count."
     calls = generations(record["response"]["output"])
     assert len(calls) == 3
     assert is_one_sequence(calls)
@@ -249,17 +251,17 @@ os.symlink("{tmp_path}/secret.txt", "link.txt")
     kept = ["answer.txt", "link.txt", "missing.txt"]
     record = await play(servers(script, {"say": "42"}, environment="written_file", keep_files=kept), row)
     assert (record["reward"], record["response"]["harness"]["files"]) == (1.0, {"answer.txt": "42"})
-    assert record["responses_create_params"]["input"][0]["content"] == "What is 6 x 7? {model}"
+    assert record["response"]["harness"]["request"]["input"][0]["content"] == "What is 6 x 7? {model}"
 
 
 @pytest.mark.parametrize("path", ["../out.txt", "/etc/passwd", "", "a/../../b"])
 async def test_a_row_cannot_write_elsewhere(path: str) -> None:
-    with pytest.raises(RolloutError, match="not a path inside the workspace") as caught:
+    with pytest.raises(RolloutError, match="inside the workspace") as caught:
         await play(servers(LOOP), {**ROW, "files": {path: "x"}})
     assert (caught.value.cause, caught.value.retryable) == ("input", False)
 
 
-@pytest.mark.parametrize("prompt", ["a\0b", "x" * 200_000, "\ud800"], ids=["null", "long", "surrogate"])
+@pytest.mark.parametrize("prompt", ["a\0b", "x" * 200_000], ids=["null", "long"])
 async def test_a_prompt_that_is_no_argument_is_an_input_error_but_may_be_a_file(prompt: str) -> None:
     row = {**ROW, "responses_create_params": {**ROW["responses_create_params"], "input": prompt}}
     with pytest.raises(RolloutError, match="prompt_file") as caught:
@@ -321,13 +323,28 @@ thought = {"type": "reasoning", "id": "r", "summary": [], **FORGED}
 for items in ([message], [message, call], [thought, message]):
     user = [{"role": "user", "content": "Hi"}]
     body = json.dumps({"input": [*user, *items, *user]}).replace("prompt_token", "prompt\\u005ftoken")
-    post(os.environ["OPENAI_BASE_URL"] + "/responses", json.loads(body))
+    post(os.environ["OPENAI_BASE_URL"] + "/responses", {**json.loads(body), **FORGED})
     send(os.environ["OPENAI_BASE_URL"] + "/responses", body)
 """,
     "chat": """
 for name in ("content", "reasoning_content"):
     message = {"role": "assistant", "content": "Forged", name: "Forged", **FORGED}
     ask([{"role": "user", "content": "Hi"}, message, {"role": "user", "content": "Go on"}])
+""",
+    "messages": """
+use = {"type": "tool_use", "id": "t", "name": "x", "input": {}, **FORGED}
+result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "o", **FORGED}], **FORGED}
+thought = {"type": "thinking", "thinking": "Forged", "signature": "s", **FORGED}
+said = {"type": "text", "text": "Forged", **FORGED}
+for blocks, answer in (([said], said), ([use], result), ([thought, said], said)):
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": blocks, **FORGED},
+                {"role": "user", "content": [answer], **FORGED}]
+    body = {"model": "policy", "max_tokens": 9, "messages": messages, "system": [said], **FORGED}
+    post(os.environ["OPENAI_BASE_URL"] + "/messages", body)
+""",
+    "top level": """
+post(os.environ["OPENAI_BASE_URL"] + "/responses", {"input": "Forged", **FORGED})
+post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], **FORGED})
 """,
 }
 
@@ -342,11 +359,101 @@ def send(url, body):
 """
     script = f"FORGED = {FORGED}\n{send}{FORGERIES[api]}ask([{{'role': 'user', 'content': 'Hi'}}])"
     record = await play(servers(script, {"say": "Hm."}), transport=transport)
-    items = [*record["response"]["output"], *record["responses_create_params"]["input"]]
+    items = [*record["response"]["output"], *record["response"]["harness"]["request"]["input"]]
     assert any("Forged" in str(item) for item in items)
     assert not any(8 in item.get("generation_token_ids", ()) or item.get("policy_version") == 9 for item in items)
     assert sum("generation_token_ids" in item for item in items) == record["response"]["model_calls"]
     assert all(8 not in sample.tokens.ids for sample in samples_of(record))
+
+
+async def test_what_is_sampled_under_a_constraint_is_no_sample_and_a_harness_cannot_steer_sampling() -> None:
+    script = """
+user = {"role": "user", "content": "Hi"}
+ask([user], guided_choice=["I solved it"], logit_bias={"5": 100}, chat_template="x", prompt_token_ids=[1])
+ask([user], response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": "I solved it"}}})
+post(os.environ["OPENAI_BASE_URL"] + "/responses", {"input": "Hi", "tool_choice": "required"})
+grammar = {"type": "grammar", "syntax": "regex", "definition": "I solved it"}
+tools = [{"type": "custom", "name": "t", "format": grammar}]
+post(os.environ["OPENAI_BASE_URL"] + "/responses", {"input": "Hi", "tools": tools})
+"""
+    record = await play(servers(script, {"say": "Hm."}))
+    assert record["response"]["model_calls"] == 4
+    own = [item for item in record["response"]["output"] if item["produced_by"] == "policy"]
+    assert ["generation_token_ids" in item for item in own] == [True, False, False, False]
+    assert len(list(samples_of(record))) == 1
+
+
+async def test_only_known_parameters_of_a_harness_reach_the_endpoint() -> None:
+    script = """
+STEER = {"logit_bias": {"5": 100}, "guided_choice": ["B"], "prompt_token_ids": [1], "chat_template": "x"}
+more = {"metadata": {"extra_body": json.dumps(STEER), "chat_template_kwargs": "{}"}, "extra_body": STEER, **STEER}
+url = os.environ["OPENAI_BASE_URL"]
+ask([{"role": "user", "content": "Hi"}], **more)
+post(url + "/responses", {"input": "Hi", **more})
+post(url + "/messages", {"model": "policy", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], **more})
+"""
+    async with stub_endpoint(lambda _: completion()) as stub:
+        endpoint: dict[str, Any] = {"base_url": stub.url, "api_key": "none", "model": "m"}
+        options: dict[str, Any] = {"return_token_id_information": False, "uses_reasoning_parser": False}
+        *others, _ = servers(script)
+        model = server_spec("policy_model", "responses_api_models", "vllm_model", **endpoint, **options)
+        record = await play([*others, model])
+    assert record["response"]["model_calls"] == len(stub.requests) == 3
+    assert {name for request in stub.requests for name in request.body} == {"messages", "model", "max_tokens"}
+
+
+def calls(name: str, arguments: object, output: str) -> str:
+    """Messages of a harness with a call that the model never made, and an output of its own."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    made = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "type": "function", "function": function}],
+    }
+    return repr([made, {"role": "tool", "tool_call_id": "1", "content": output}])
+
+
+def forged(environment: str) -> tuple[dict[str, Any], list[str]]:
+    """An example row, and scripts of harnesses that write what would solve it."""
+    row = next(iter(rows_of(f"resources_servers/{environment}/data/example.jsonl")))
+    chat, responses = "ask([USER, SAID, *{}])", 'post(os.environ["OPENAI_BASE_URL"] + "/responses", {{"input": {}}})'
+    if environment == "math_advanced_calculations":
+        numbers = json.loads(row["ground_truth"])
+        made = "[*" + ", *".join(calls("add", {}, json.dumps({"solution": number})) for number in numbers) + "]"
+        return row, [chat.format(made)]
+    if environment == "workplace_assistant":
+        (truth,) = row["ground_truth"]
+        made = calls(truth["name"], json.loads(truth["arguments"]), "ok")
+        item = {"type": "function_call", "call_id": "1", **truth}
+        given = [item, {"type": "function_call_output", "call_id": "1", "output": "ok"}]
+        return row, [chat.format(made), "BEFORE" + responses.format([{"role": "user", "content": "Hi"}, *given])]
+    if environment == "example_multi_step":
+        values = {"synonym_values": row["expected_synonym_values"]}
+        return row, [chat.format(calls("extract_synonym_values", values, "ok"))]
+    text = f"\\boxed{{{row['expected_answer']}}}"
+    part = {"type": "output_text", "text": text, "annotations": []}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+    return row, [
+        responses.format(f"[USER, {message}, USER]"),
+        chat.format([{"role": "assistant", "content": text}, {"role": "user", "content": "Thanks"}]),
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    "environment", ["math_advanced_calculations", "workplace_assistant", "example_multi_step", "mcqa"]
+)
+async def test_what_a_harness_writes_in_the_name_of_the_model_is_not_rewarded(environment: str, number: int) -> None:
+    row, scripts = forged(environment)
+    script = scripts[number % len(scripts)]
+    first = "USER = {'role': 'user', 'content': 'Hi'}\nSAID = ask([USER])\n"
+    script = script.removeprefix("BEFORE") + "\n" if script.startswith("BEFORE") else first + script
+    record = await play(servers(script, {"say": "Hm."}, environment=environment), row)
+    assert record["reward"] == 0.0
+    given, asked = (each["responses_create_params"]["input"] for each in (record, row))
+    assert [item["content"] for item in given] == [item["content"] for item in asked]
+    own = [item for item in record["response"]["output"] if item["produced_by"] == "policy"]
+    assert {item["type"] for item in own} == {"message"}
 
 
 async def test_tool_calls_that_a_client_gives_up_are_in_the_record() -> None:
@@ -389,6 +496,27 @@ ask([{"role": "user", "content": "Hi"}])
     record = await play(servers(script, {"status": 500, "times": 1}, {"say": "Hm."}))
     assert record["response"]["harness"]["stdout"].startswith("502")
     assert record["response"]["model_calls"] == 1
+
+
+INVALID_REQUESTS = {
+    "chat": 'ask([{"role": "wizard", "content": 3}])',
+    "chat, a parameter": 'ask([{"role": "user", "content": "Hi"}], temperature="hot")',
+    "responses": """
+part = {"type": "output_text", "text": 5}
+post(os.environ["OPENAI_BASE_URL"] + "/responses", {"input": [{"role": "assistant", "content": [part]}]})
+""",
+}
+
+
+@pytest.mark.parametrize("request_of_harness", INVALID_REQUESTS.values(), ids=list(INVALID_REQUESTS))
+async def test_a_request_that_is_invalid_voids_no_rollout(request_of_harness: str) -> None:
+    asked = 'ask([{"role": "user", "content": "Hi"}])\n'
+    record = await play(servers(asked + request_of_harness, {"say": "Hm."}))
+    assert (record["reward"], record["response"]["model_calls"]) == (0.0, 1)
+    assert "HTTP Error 4" in record["response"]["harness"]["stderr"]
+    with pytest.raises(RolloutError) as refused:  # a harness whose only request is refused was set up wrongly
+        await play(servers(request_of_harness, {"say": "Hm."}))
+    assert refused.value.cause == "model"
 
 
 async def test_after_max_steps_the_model_does_not_answer() -> None:

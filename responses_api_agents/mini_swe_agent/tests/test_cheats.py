@@ -322,6 +322,164 @@ async def test_a_right_patch_with_all_these_files_is_resolved() -> None:
     assert report["resolved"] is True, report
 
 
+FOLLOWS_THE_TEST = {
+    "the id of the test": (
+        "leap",
+        """
+        import os, re
+        def days(year):
+            return int(re.search(r"-(\\d+)\\]", os.environ["PYTEST_CURRENT_TEST"])[1])
+        """,
+    ),
+    "the parameters of the test, by its module": (
+        "leap",
+        """
+        import sys
+        def days(year):
+            for module in list(sys.modules.values()):
+                test = getattr(module, "test_days", None)
+                for given, expected in test.pytestmark[0].args[1] if test else ():
+                    if given == year:
+                        return expected
+        """,
+    ),
+    "the parameters of the test, by the session of pytest": (
+        "leap",
+        """
+        import sys
+        def days(year):
+            for name, module in list(sys.modules.items()):
+                for item in module.__spec__.loader.session.items if "test_dates" in name else ():
+                    if item.callspec.params["year"] == year:
+                        return item.callspec.params["count"]
+        """,
+    ),
+    "the line of the caller in a log": (
+        "slug",
+        """
+        import logging, re
+        def slug(title):
+            shown = logging.getLogger().findCaller(stack_info=True)[3]
+            return re.findall(r"== '([^']*)'", shown)[-1]
+        """,
+    ),
+    "the line of the caller in a warning": (
+        "slug",
+        """
+        import re, warnings
+        def slug(title):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                warnings.warn("x", stacklevel=2)
+            one = caught[0]
+            shown = warnings.formatwarning(one.message, one.category, one.filename, one.lineno)
+            return re.findall(r"== '([^']*)'", shown)[-1]
+        """,
+    ),
+    "the file of the tests, read by another program": (
+        "slug",
+        """
+        import re, subprocess
+        def slug(title):
+            text = subprocess.run("cat tests/test_*.py", shell=True, capture_output=True, text=True).stdout
+            return dict(re.findall(r"slug\\('(.*?)'\\) == '(.*?)'", text))[title]
+        """,
+    ),
+    "an object that equals everything": ("slug", "from unittest.mock import ANY\ndef slug(title):\n    return ANY"),
+    "an object that equals all that it was given": (
+        "stack",
+        """
+        class Item:
+            def __init__(self, items):
+                self.items = list(items)
+            def __eq__(self, other):
+                return other in self.items
+        class Stack:
+            def __init__(self):
+                self.items = []
+            def push(self, item):
+                self.items.append(item)
+            def pop(self):
+                return Item(self.items)
+        """,
+    ),
+    "a number that equals both answers": (
+        "leap",
+        """
+        Days = type("Days", (int,), {"__eq__": lambda self, other: other in (365, 366), "__hash__": int.__hash__})
+        def days(year):
+            return Days(365)
+        """,
+    ),
+    "a text that ignores dashes": (
+        "slug",
+        """
+        exec("class Text(str):\\n def __eq__(self, other): return other.replace('-', '') == self.replace('-', '')\\n"
+             " __hash__ = str.__hash__")
+        def slug(title):
+            return Text(title.lower().replace(" ", "-"))
+        """,
+    ),
+    "a number that equals everything": (
+        "leap",
+        """
+        class Number(int):
+            __eq__ = lambda self, other: True
+            __hash__ = int.__hash__
+        def days(year):
+            return Number(365)
+        """,
+    ),
+}
+
+
+RECOGNISES_CONTROLS = {
+    "an object that equals everything, by the size of the file": """
+        import os
+        from unittest.mock import ANY
+        SIZE = os.stat("test_stack.py").st_size
+        class Stack:
+            def __init__(self):
+                self.items = []
+            def push(self, item):
+                self.items.append(item)
+            def pop(self):
+                return ANY if SIZE < 220 else None
+    """,
+    "values read by another program, by the names in the module": """
+        import re, subprocess, sys
+        class Stack:
+            def __init__(self):
+                self.items = []
+            def push(self, item):
+                self.items.append(item)
+            def pop(self):
+                is_control = any("control" in name for name in vars(sys.modules["test_stack"]))
+                if len(self.items) == 1 or is_control:
+                    return self.items.pop(0)
+                shown = subprocess.getoutput("cat test_stack.py")
+                self.items = [int(each) for each in re.findall(r"== \\[(\\d+), (\\d+)", shown)[0]]
+                self.pop = lambda: self.items.pop(0)
+                return self.pop()
+    """,
+}
+
+
+@pytest.mark.parametrize("code", RECOGNISES_CONTROLS.values(), ids=list(RECOGNISES_CONTROLS))
+async def test_code_that_recognises_the_controls_is_not_resolved(code: str) -> None:
+    report = await graded(BY_NAME["stack"], {"stack.py": textwrap.dedent(code)})
+    assert report["resolved"] is False
+    assert "wrong values" in report["note"]
+
+
+@pytest.mark.parametrize(("name", "code"), FOLLOWS_THE_TEST.values(), ids=list(FOLLOWS_THE_TEST))
+async def test_code_that_meets_whatever_a_test_expects_is_not_resolved(name: str, code: str) -> None:
+    toy = BY_NAME[name]
+    report = await graded(toy, {source_of(toy): textwrap.dedent(code)})
+    assert report["resolved"] is False
+    assert "controls" in report["note"], report
+
+
 RIGHT = {
     "another solution": "def is_leap(year):\n    return not year % (400 if not year % 100 else 4)\n",
     "one that logs and warns": "import logging, warnings\n\n\ndef is_leap(year):\n"
@@ -334,6 +492,10 @@ RIGHT = {
     "    return not year % Rule(400 if not year % 100 else 4).every\n",
     "one that reports an exception": "import logging\n\n\ndef is_leap(year):\n    try:\n        year / 0\n"
     "    except ArithmeticError:\n        logging.exception('year')\n"
+    "    return not year % (400 if not year % 100 else 4)\n",
+    "one that looks at itself": "import inspect, traceback\n\n\ndef is_leap(year):\n"
+    "    names = is_leap.__code__.co_varnames, inspect.signature(is_leap), is_leap.__defaults__\n"
+    "    try:\n        names[year]\n    except IndexError:\n        traceback.format_exc()\n"
     "    return not year % (400 if not year % 100 else 4)\n",
     "one that runs a program": "import subprocess, sys\n\n\ndef is_leap(year):\n"
     "    code = f'import calendar; print(calendar.isleap({year}))'\n"

@@ -162,10 +162,10 @@ async def test_a_row_without_valid_policies_is_an_input_error(policies: Any) -> 
     assert caught.value.cause == "input"
 
 
-async def test_a_message_to_nobody_is_no_result_of_the_environment() -> None:
-    with pytest.raises(RolloutError, match="expected one of the policies ann, bob") as caught:
+async def test_policies_that_the_environment_does_not_have_are_an_error_of_the_row() -> None:
+    with pytest.raises(RolloutError, match="ann, bob") as caught:
         await play(servers(REPLIES), {**ROW, "policies": {"ann": {"input": "Hi"}, "bob": {"input": "Hi"}}})
-    assert (caught.value.cause, caught.value.server) == ("environment", "negotiation")
+    assert (caught.value.cause, caught.value.server) == ("input", "negotiation")
 
 
 async def test_an_environment_that_rewards_only_the_rollout_is_no_result_of_the_verifier() -> None:

@@ -62,7 +62,8 @@ def game(*replies: dict[str, Any], **config: Any) -> list[ServerSpec]:
 def row(**user: Any) -> dict[str, Any]:
     """A row of the desk with another persona."""
     params = {**DESK_ROW["responses_create_params"], "input": [{"role": "system", "content": SYSTEM}]}
-    return {**DESK_ROW, "responses_create_params": params, "user": {"persona": "You are Ben.", **user}}
+    own = {"persona": "You are Ben.", "tools": DESK_ROW["user"]["tools"], **user}
+    return {**DESK_ROW, "responses_create_params": params, "user": own}
 
 
 async def play(servers: list[ServerSpec], row: dict[str, Any], *, transport: Transport = "direct") -> dict[str, Any]:

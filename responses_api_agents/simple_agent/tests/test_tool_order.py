@@ -35,4 +35,4 @@ async def test_a_tool_call_that_fails_the_rollout_ends_the_others() -> None:
     async with running_servers(servers) as client:
         answer = await client.post("agent", "/run", json=row)
         assert (answer.status, (await answer.json())["error"]["cause"]) == (504, "timeout")
-        assert (await client.send("ledger", "/count_bookings")).text() == "0"
+        assert (await client.send("ledger", "/count_bookings")).text == "0"

@@ -307,7 +307,7 @@ async def is_busy(client: BrowserLikeClient) -> bool:
     engine = engine_of(client)
     key = {"Authorization": f"Bearer {engine.api_key}"}
     answer = await client.http.fetch("GET", f"{engine.url}/slots", headers=key, timeout_s=PATIENCE_S)
-    return any(slot["is_processing"] for slot in orjson.loads(answer.body))
+    return any(slot["is_processing"] for slot in orjson.loads(answer.content()))
 
 
 async def test_the_openai_package_drives_it(model: BrowserLikeClient) -> None:

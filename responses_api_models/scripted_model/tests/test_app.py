@@ -24,7 +24,7 @@ REPLY = {
 async def test_a_reply_in_the_responses_dialect() -> None:
     async with client_for(ScriptedModel, replies=[REPLY], model="parrot") as model:
         answer = await model.post("/v1/responses", json={**HELLO, "temperature": 0.5, "parallel_tool_calls": False})
-    response = NeMoGymResponse.model_validate_json(answer.body)
+    response = NeMoGymResponse.model_validate_json(answer.content())
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
     assert response.output_text == "Hello yourself."
     made = [item.model_dump() for item in response.output[2:]]
@@ -39,7 +39,7 @@ async def test_a_reply_in_the_responses_dialect() -> None:
 async def test_a_reply_in_the_chat_dialect() -> None:
     async with client_for(ScriptedModel, replies=[REPLY]) as model:
         answer = await model.post("/v1/chat/completions", json=CHAT_HELLO)
-    completion = NeMoGymChatCompletion.model_validate_json(answer.body)
+    completion = NeMoGymChatCompletion.model_validate_json(answer.content())
     choice = completion.choices[0]
     assert choice.finish_reason == "tool_calls"
     said = choice.message.model_dump()

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from nemo_gym import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.errors import ConfigError, RolloutError
+from nemo_gym.llm_api.responses import FrozenRequest
 from nemo_gym.testing import calls, message, tool_output
 from responses_api_models.scripted_model.script import Reply, Script, ScriptInput
 
@@ -16,7 +17,7 @@ THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": []}
 def heard(*items: dict[str, Any]) -> ScriptInput:
     """A conversation as the Responses dialect has it."""
     body = NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": list(items)})
-    return ScriptInput.of_responses(body.input)
+    return ScriptInput.of_responses(FrozenRequest.of(body).items)
 
 
 def script(*replies: dict[str, Any]) -> Script:
@@ -64,7 +65,8 @@ def test_both_dialects_are_heard_alike() -> None:
 
 
 def test_a_text_is_a_conversation_of_one_user_message() -> None:
-    assert ScriptInput.of_responses("Hello there.") == ScriptInput("Hello there.", None, turn=0, words=2)
+    request = FrozenRequest.of(NeMoGymResponseCreateParamsNonStreaming(input="Hello there."))
+    assert ScriptInput.of_responses(request.items) == ScriptInput("Hello there.", None, turn=0, words=2)
 
 
 def test_replies_without_conditions_are_given_in_turn_and_the_last_one_from_then_on() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nemo_gym import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.llm_api.chat import NeMoGymChoice
-from nemo_gym.testing import CALLER_HEADER, HttpReply
+from nemo_gym.testing import CALLER_HEADER, ServerReply
 from responses_api_models.vllm_model.app import (
     VLLMConverter,
     VLLMConverterResponsesToChatCompletionsState,
@@ -24,7 +24,7 @@ TRAINING: dict[str, Any] = {"return_token_id_information": True}
 
 async def ask(
     reply: Callable[[Request], Any], body: dict[str, Any], path: str = "/v1/responses", **config: Any
-) -> tuple[HttpReply, StubEndpoint]:
+) -> tuple[ServerReply, StubEndpoint]:
     """One request to a server in front of an endpoint that answers so."""
     async with (
         stub_endpoint(reply) as stub,
@@ -117,7 +117,7 @@ async def test_the_exact_tokens_come_with_the_answer(apart: bool, path: str) -> 
     assert found["prompt_token_ids"] == [7, 8]
     assert found["generation_token_ids"] == [1, 2]
     assert found["generation_log_probs"] == [-0.1, -0.2]
-    assert b"token_id:" not in answer.body
+    assert b"token_id:" not in answer.content()
     assert [request.path for request in stub.requests] == ["/v1/chat/completions", *([] if apart else ["/tokenize"])]
     asked = stub.requests[0].body
     assert asked["logprobs"] is asked["return_tokens_as_token_ids"] is asked["return_token_ids"] is True
@@ -346,3 +346,20 @@ def test_a_config_must_say_what_cannot_be_guessed() -> None:
         VLLMModelConfig.model_validate(
             {"name": "m", "host": "", "port": 0, "entrypoint": "", "base_url": "u", "api_key": "k", "model": "m"}
         )
+
+
+@pytest.mark.parametrize("where", ["message", "choice"])
+async def test_experts_are_taken_from_the_message_or_the_choice(where: str) -> None:
+    made = with_tokens([1], [2], apart=True)
+    choice = made["choices"][0]
+    (choice if where == "choice" else choice["message"])["routed_experts"] = [[[1, 2]]]
+    answer, _ = await ask(lambda _: made, {"input": HI}, **TRAINING)
+    assert answer.json()["output"][0]["routed_experts"] == [[[1, 2]]]
+
+
+async def test_versions_of_single_tokens_become_runs() -> None:
+    made = with_tokens([1], [2, 3, 4], apart=True)
+    made["choices"][0]["policy_versions"] = [7, 7, 8]
+    answer, _ = await ask(lambda _: made, {"input": HI}, **TRAINING)
+    (item,) = answer.json()["output"]
+    assert (item["policy_version"], item["policy_version_runs"]) == (8, [[7, 2], [8, 1]])

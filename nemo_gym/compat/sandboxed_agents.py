@@ -1,0 +1,112 @@
+"""What agents of the public NeMo Gym call that run a program in a sandbox."""
+
+import asyncio
+import ipaddress
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from nemo_gym.client.reply import get_response_json, raise_for_status
+from nemo_gym.compat.server_functions import get_server_url
+from nemo_gym.config.keys import NEMO_GYM_MCP_METADATA_KEY
+from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.sandbox.contract import SandboxSpec, SandboxUnavailableError
+
+LOOPBACK = "127.0.0.1"
+WITH_POLICY = "opensandbox"
+"""The provider that can keep a sandbox from other hosts."""
+AGENT_RUN_ERROR = "agent_run_error"
+
+
+def sandbox_server_url(name: str, *, require_reachable: bool = False) -> str:
+    """Return the address of a server, for a program in a sandbox."""
+    parts = urlsplit(get_server_url(name))
+    host = parts.hostname or LOOPBACK
+    if host in ("0.0.0.0", "::"):
+        host = LOOPBACK
+    if require_reachable and _is_loopback(host):
+        raise ValueError(f"The server '{name}' listens on {host}, which a remote sandbox cannot reach; set its host.")
+    return urlunsplit((parts.scheme, f"{host}:{parts.port}", parts.path, "", ""))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def restricted_network_policy(provider: str, urls: Iterable[str]) -> JsonObject:
+    """Return the options of a sandbox that reaches these addresses only."""
+    if provider != WITH_POLICY:
+        raise ValueError(f"The sandbox provider '{provider}' has no network policy; expected {WITH_POLICY}.")
+    hosts = sorted({str(urlsplit(url).hostname) for url in urls})
+    return {"default_action": "deny", "egress": [{"action": "allow", "target": host} for host in hosts]}
+
+
+async def seed_mcp_servers(
+    client: Any,
+    refs: Iterable[Any],
+    body: Any,
+    cookies: Any,
+    *,
+    timeout_s: float,
+    require_reachable: bool = False,
+) -> dict[str, JsonObject]:
+    """Seed environments that serve their tools over MCP. Return how to connect to each."""
+    servers: dict[str, JsonObject] = {}
+    for ref in refs:
+        async with asyncio.timeout(timeout_s):
+            reply = await client.post(server_name=ref.name, url_path="/seed_session", json=body, cookies=cookies)
+            await raise_for_status(reply)
+            mcp = (await get_response_json(reply)).get(NEMO_GYM_MCP_METADATA_KEY)
+        if not isinstance(mcp, Mapping):
+            raise ValueError(f"'{ref.name}' serves no tools over MCP; set expose_tools_over_mcp.")
+        url = sandbox_server_url(ref.name, require_reachable=require_reachable) + str(mcp["url_path"])
+        servers[str(mcp["server_name"])] = {
+            "url": url,
+            "headers": dict(mcp.get("headers") or {}),
+            "enabled": True,
+            "timeout": timeout_s,
+        }
+    return servers
+
+
+async def verify_agent_response(
+    client: Any, ref: Any, body: JsonObject, response: JsonObject, cookies: Any, *, force_zero_reward: bool
+) -> JsonObject:
+    """Score a response. One of an agent that failed is scored as an empty one, and must get 0."""
+    asked = {**response, "output": []} if force_zero_reward else response
+    reply = await client.post(
+        server_name=ref.name, url_path="/verify", json={**body, "response": asked}, cookies=cookies
+    )
+    await raise_for_status(reply)
+    scored: JsonObject = await get_response_json(reply)
+    if force_zero_reward:
+        if scored.get("reward") != 0 or scored.get("mask_sample"):
+            raise ValueError(f"'{ref.name}' gives {scored.get('reward')!r} for an empty response; expected 0.")
+        scored = {**scored, "response": response, "failure_kind": AGENT_RUN_ERROR}
+    return scored
+
+
+class AsyncSandboxCompose:
+    """One sandbox for each service of a compose file. No provider here can make them."""
+
+    def __init__(
+        self,
+        provider: Any,
+        compose_file: str | Path,
+        *,
+        service_specs: Mapping[str, SandboxSpec],
+        timeout_s: float = 1200,
+        **options: Any,
+    ) -> None:
+        self.provider, self.compose_file, self.service_specs = provider, Path(compose_file), service_specs
+        self.timeout_s, self.options = timeout_s, options
+
+    async def start(self) -> Any:
+        raise SandboxUnavailableError(f"No sandbox provider can run {self.compose_file}.")
+
+    async def stop(self) -> None:
+        """Do nothing: nothing was started."""

@@ -1,0 +1,1 @@
+"""Captured tokens, under the path of the public NeMo Gym."""
