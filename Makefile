@@ -20,8 +20,11 @@ demo: setup
 train-demo: setup
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m examples.train_grpo
 
+# Tests of signals, leases and processes share the cores with others. What fails is run once more, alone, and named; a
+# test that fails twice fails the run. `make repeat` finds such tests.
 test: setup browser litellm isolated lint
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL) || { test $$? -eq 1 && echo "Run again, alone, what failed beside other tests:" && \
+	    $(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none --maxfail 5; }
 
 # The folders of the public package, on ours: which resolve, and which of their own tests pass. Takes long, needs the
 # package registry, and leaves nothing behind.
