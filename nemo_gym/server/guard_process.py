@@ -58,7 +58,7 @@ def guard(pid: int, kill_after_s: float, beats: int, stacks: int, interrupts: in
         if not number or beat == STOPPING:
             ignoring_s = 0.0
         if silent_s >= POLL_S * 2 and now >= poke_at:  # some C code handles signals, such as a regular expression
-            os.kill(pid, WATCHDOG_SIGNAL)
+            signal_main_thread(pid, WATCHDOG_SIGNAL)
             poke_at = now + POKE_EVERY_S
         if silent_s >= REPORT_AFTER_S and not has_reported:
             has_reported = True
@@ -84,12 +84,23 @@ def count_interrupts() -> "list[int]":
     return received
 
 
+def signal_main_thread(pid: int, number: int) -> None:
+    """Send a signal to the main thread. With `os.kill` another one gets it if the main thread has a signal to handle
+    and waits for a core, and then the stack is that of a thread that does nothing."""
+    import ctypes  # only if something blocks
+
+    try:
+        ctypes.CDLL(None).tgkill(pid, pid, number)
+    except AttributeError:  # not Linux, or an old C library
+        os.kill(pid, number)
+
+
 def read_stack(pid: int, stacks: int) -> "list[tuple[str, ...]]":
     """File, line and function of each frame, innermost first. Empty if the process does not react, such as if it is
     stopped."""
     text = b""
     for _ in range(STACK_TRIES):  # it writes none while it writes another, such as for Ctrl+C
-        os.kill(pid, STACK_SIGNAL)
+        signal_main_thread(pid, STACK_SIGNAL)
         while select.select([stacks], [], [], STACK_WAIT_S)[0] and len(text) < MAX_STACK_BYTES:
             text += os.read(stacks, 65536)
         if text:

@@ -1,8 +1,12 @@
 """A handler that holds up the event loop is noticed and named; nobody else is."""
 
 import asyncio
+import contextlib
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +16,7 @@ import pytest
 
 from nemo_gym.common.deadline import timeout
 from nemo_gym.runtime.stack import ServerSpec
+from nemo_gym.server.guard_process import WATCHDOG_SIGNAL, read_stack, signal_main_thread
 from nemo_gym.server.watchdog import BLOCKED_AFTER_S, Handlers, Watchdog, register_handler
 from nemo_gym.testing import running_servers, server_spec
 from tests.commands import ng
@@ -162,3 +167,41 @@ def test_a_monitor_that_is_stopped_between_two_looks_ends() -> None:
     running.start()
     running.join(30)
     assert not running.is_alive()
+
+
+BLOCKED_BY_C_CODE = """
+import faulthandler, signal, sys, threading, time
+from nemo_gym.server.guard_process import STACK_SIGNAL, WATCHDOG_SIGNAL
+signal.signal(WATCHDOG_SIGNAL, lambda *_: None)
+faulthandler.register(STACK_SIGNAL, file=sys.stdout, all_threads=False)
+
+def watch():
+    while True:
+        time.sleep(0.01)
+
+def compute():
+    print("started", flush=True)
+    sum(range(10**12))
+
+threading.Thread(target=watch, daemon=True).start()
+compute()
+"""
+
+
+def test_a_guard_reads_the_stack_of_the_main_thread_on_a_busy_machine() -> None:
+    core = {min(os.sched_getaffinity(0))}
+    with contextlib.ExitStack() as opened:
+        for _ in range(3):
+            busy = opened.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            opened.callback(busy.kill)
+            os.sched_setaffinity(busy.pid, core)
+        blocked = subprocess.Popen([sys.executable, "-c", BLOCKED_BY_C_CODE], stdout=subprocess.PIPE, bufsize=0)
+        opened.enter_context(blocked)
+        opened.callback(blocked.kill)
+        assert blocked.stdout
+        assert blocked.stdout.readline() == b"started\n"
+        os.sched_setaffinity(blocked.pid, core)
+        for _ in range(10):
+            signal_main_thread(blocked.pid, WATCHDOG_SIGNAL)
+            functions = [function for _, _, function in read_stack(blocked.pid, blocked.stdout.fileno())]
+            assert functions == ["compute", "<module>"]
