@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from html import unescape
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Any, NamedTuple
 
 from nemo_gym.llm_api.base import type_of
@@ -345,10 +345,12 @@ def final_declaration(text: str, found: Sequence[Declaration]) -> Declaration | 
 def is_negated(text: str, start: int) -> bool:
     """True if there are only small words between a negation and the declaration that starts here: "not the answer".
     Two negations cancel out: "not the wrong answer"."""
-    if _WRONG_LABEL.search(text, max(0, start - NEAR_CHARS), start):
+    near = max(0, start - NEAR_CHARS)
+    if text.find(":", near, start) >= 0 and _WRONG_LABEL.search(text, near, start):
         return True
     following, is_negated = "", False
-    for token in reversed(_TOKEN.findall(text, max(0, start - NEAR_CHARS), start)):
+    sentence = max(near, text.rfind(". ", near, start))  # the loop ends at a full stop: most tokens need not be found
+    for token in reversed(_TOKEN.findall(text, sentence, start)):
         word = _lowered(token)
         if word in ("anything", "everything") and following == "but":
             is_negated = not is_negated
@@ -365,11 +367,10 @@ def is_negated(text: str, start: int) -> bool:
 def is_withdrawn(text: str, end: int, answer: str) -> bool:
     """True if there are only small words between the declaration that ends here and its withdrawal: "4 is wrong",
     "4. No, ignore that.", "4. Wait, it is not 4."."""
-    tokens = list(_TOKEN.finditer(text, end, end + NEAR_CHARS))
-    at = next((at for at, token in enumerate(tokens) if not _is_small(token[0])), None)
-    if at is None:
+    tokens = [*dropwhile(lambda token: _is_small(token[0]), _TOKEN.finditer(text, end, end + NEAR_CHARS))]
+    if not tokens:
         return False
-    word, following = _lowered(tokens[at][0]), [_lowered(token[0]) for token in tokens[at + 1 : at + 5]]
+    word, following = _lowered(tokens[0][0]), [_lowered(token[0]) for token in tokens[1:5]]
     if word in _WITHDRAWALS:  # "Incorrect options: …" is about others
         is_of_others = following and len(following[0]) > 4 and following[0].endswith("s")
         is_question_or_past = "?" in following[:1] or "before" in following
@@ -378,7 +379,7 @@ def is_withdrawn(text: str, end: int, answer: str) -> bool:
         return not following or not following[0].isalnum() or following[0] == "wait"
     if word in ("take", "change", "changed"):
         return "back" in following or following[:2] == ["my", "mind"]
-    return _is_negation(word) and _denies(text, tokens[at:], answer)
+    return _is_negation(word) and _denies(text, tokens, answer)
 
 
 def _denies(text: str, tokens: Sequence[re.Match[str]], answer: str) -> bool:

@@ -19,7 +19,7 @@ from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.errors import GROUP_VERIFICATION, NOT_RESTORED, ConfigError, RolloutError
 from nemo_gym.errors import ToolError as ToolError
 from nemo_gym.llm_api.base import FailFastModel, JsonObject, TextOrList
-from nemo_gym.llm_api.json_codec import encode, set_fields
+from nemo_gym.llm_api.json_codec import constructed, encode, set_fields
 from nemo_gym.llm_api.responses import (
     NeMoGymResponse,
     NeMoGymResponseContent,
@@ -36,8 +36,8 @@ from nemo_gym.server.seed import SlowCheck as SlowCheck
 from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
 from nemo_gym.server.session import SavedSession, Session
 from nemo_gym.server.session import SessionState as SessionState
+from nemo_gym.server.step_rewards import STEP_REWARDS, with_step_rewards
 from nemo_gym.server.step_rewards import turns_of as turns_of
-from nemo_gym.server.step_rewards import with_step_rewards
 from nemo_gym.server.tools import POLICY, RESTORE_PATH, SESSION_COPY_PATH, any_tools_of, function_tool, tools_of
 from nemo_gym.server.tools import Participant as Participant
 from nemo_gym.server.tools import ToolName as ToolName
@@ -453,7 +453,10 @@ def _verified(body: Any, result: Any) -> Any:
     if isinstance(result, Score):
         _check_finite_fields(result.fields)
         check_reward(result.reward)
-        return _scored(body, float(result.reward), with_step_rewards(result.fields, _response_in(body)))
+        fields = result.fields
+        if STEP_REWARDS in fields:
+            fields = with_step_rewards(fields, _response_in(body))
+        return _scored(body, float(result.reward), fields)
     if isinstance(result, NUMBERS):
         reward = float(result)
         answer = _scored(body, reward, {})
@@ -501,7 +504,7 @@ def _scored(body: Any, reward: float, fields: JsonObject) -> Any:
     is_live = isinstance(response, NeMoGymResponse) and scored.keys().isdisjoint(fields)
     if not is_live or not all(type(value) in _SCALARS for value in fields.values()):
         return scored | fields
-    return (_ScoredWithFields if fields else _ScoredRollout).model_construct(**scored, **fields)
+    return constructed(_ScoredWithFields if fields else _ScoredRollout, scored, fields)
 
 
 def _response_in(body: Any) -> JsonObject:

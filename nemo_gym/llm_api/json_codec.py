@@ -21,15 +21,17 @@ _CHANGES_FIELD = ("serialization_alias", "serialization_exclude", "serialization
 _NOT_SCHEMAS = frozenset(("cls", "config", "default", "default_factory", "function", "metadata", "serialization"))
 
 
-def encode_model(value: BaseModel) -> bytes:
+def encode_model(value: BaseModel, *, exclude_unset: bool = False) -> bytes:
     """JSON of a model, compact, with all its fields. orjson writes a record of one turn in 8 µs and one of 50 turns in
     23 µs, where pydantic takes 13 and 81."""
     if has_plain_json(type(value)):
+        fields_of, nested = (set_fields, _set_wire_fields) if exclude_unset else (_fields, _wire_fields)
         try:
-            return orjson.dumps(_fields(value), default=_wire_fields, option=_LEFT_TO_PYDANTIC)
+            return orjson.dumps(fields_of(value), default=nested, option=_LEFT_TO_PYDANTIC)
         except TypeError:  # also what orjson raises for a value it cannot write
             pass
-    return value.__pydantic_serializer__.to_json(value, by_alias=True, warnings=False)
+    by_alias = not exclude_unset
+    return value.__pydantic_serializer__.to_json(value, by_alias=by_alias, exclude_unset=exclude_unset, warnings=False)
 
 
 def _fields(value: BaseModel) -> dict[str, Any]:
@@ -40,12 +42,19 @@ def _fields(value: BaseModel) -> dict[str, Any]:
 def _wire_fields(value: Any) -> dict[str, Any] | list[Any]:
     """The fields of a model inside another. Of any other class pydantic writes what is declared."""
     kind: type = type(value)
-    if kind is TokenArray:
-        numbers: list[Any] = value.tolist()
-        return numbers
-    if not _is_plain_wire_type(kind):
-        raise TypeError(f"{kind.__name__} is left to pydantic")
-    return _fields(value)
+    return _fields(value) if _is_plain_wire_type(kind) else _numbers(value)
+
+
+def _set_wire_fields(value: Any) -> dict[str, Any] | list[Any]:
+    """As `_wire_fields`, without those that were not set."""
+    kind: type = type(value)
+    return set_fields(value) if _is_plain_wire_type(kind) else _numbers(value)
+
+
+def _numbers(value: Any) -> list[Any]:
+    if type(value) is not TokenArray:
+        raise TypeError(f"{type(value).__name__} is left to pydantic")
+    return value.tolist()
 
 
 @lru_cache(maxsize=512)
@@ -164,9 +173,7 @@ class FrozenBody:
 def encode(value: Any, *, exclude_unset: bool = False) -> bytes:
     """JSON, compact. A model is dumped whole, or with `exclude_unset` as it was given."""
     if isinstance(value, BaseModel):
-        if not exclude_unset:
-            return encode_model(value)
-        return value.__pydantic_serializer__.to_json(value, exclude_unset=True, warnings=False)
+        return encode_model(value, exclude_unset=exclude_unset)
     if isinstance(value, bytes):
         return value
     if isinstance(value, FrozenBody):
@@ -289,14 +296,29 @@ def set_fields(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
 def changed(value: Model, **fields: Any) -> Model:
     """A copy with other values in some fields, all else shared: `model_copy` in a fraction of its time."""
     kind = value.__class__
-    copied = kind.__new__(kind)
+    is_set = {*value.__pydantic_fields_set__, *fields}
     extra = value.__pydantic_extra__
-    _set(copied, "__pydantic_fields_set__", {*value.__pydantic_fields_set__, *fields})
     if extra is not None:
         declared = kind.__pydantic_fields__
         added = {name: fields.pop(name) for name in [name for name in fields if name not in declared]}
         extra = {**extra, **added}
-    _set(copied, "__pydantic_extra__", extra)
-    _set(copied, "__dict__", {**value.__dict__, **fields})
+    copied = _made(kind, {**value.__dict__, **fields}, extra, is_set)
     _set(copied, "__pydantic_private__", value.__pydantic_private__)
     return copied
+
+
+def constructed(kind: type[Model], fields: dict[str, Any], extra: dict[str, Any]) -> Model:
+    """A model of valid values for all its fields: `model_construct` in a fraction of its time. `extra` are those that
+    it does not declare, if it allows them."""
+    allows_extra = kind.model_config.get("extra") == "allow"
+    made = _made(kind, fields, extra if allows_extra else None, {*fields, *extra})
+    _set(made, "__pydantic_private__", None)
+    return made
+
+
+def _made(kind: type[Model], fields: dict[str, Any], extra: dict[str, Any] | None, is_set: set[str]) -> Model:
+    made = kind.__new__(kind)
+    _set(made, "__pydantic_fields_set__", is_set)
+    _set(made, "__pydantic_extra__", extra)
+    _set(made, "__dict__", fields)
+    return made

@@ -415,7 +415,7 @@ def encode_for_resubmission(item: ResponseItem) -> bytes:
     """JSON of the item as a model endpoint takes it back."""
     if isinstance(item, _NOT_RESUBMITTABLE):
         return encode(for_resubmission(item))
-    return item.__pydantic_serializer__.to_json(item, exclude_unset=True, warnings=False)
+    return encode_set_fields(item)
 
 
 @with_config(ConfigDict(extra="allow"))

@@ -174,22 +174,30 @@ def _shortened(item: Any, index: PromptIndex, place: Hashable) -> Any:
 def _map_items(value: Any, convert: Callable[[list[Any]], list[Any]]) -> Any:
     """The value with `convert` applied to the items of each conversation in it: of a response or a completion, and of
     the response and the other participants of a record."""
-    found: JsonObject = {}
-    if (response := _field(value, "response")) is not None:
+    given, found = _fields_of(value), JsonObject()
+    if (response := given.get("response")) is not None:
         found["response"] = _map_items(response, convert)
-    if isinstance(output := _field(value, "output"), list):
+    if isinstance(output := given.get("output"), list):
         found["output"] = convert(output)
-    if isinstance(others := _field(value, "participants"), dict):
-        sides = {name: _map_items(each, convert) for name, each in others.items()}
-        found["participants"] = sides if any(sides[name] is not others[name] for name in others) else others
-    if isinstance(choices := _field(value, "choices"), list):
+    if isinstance(others := given.get("participants"), dict):
+        mapped = {name: _map_items(each, convert) for name, each in others.items()}
+        found["participants"] = mapped if any(mapped[name] is not others[name] for name in others) else others
+    if isinstance(choices := given.get("choices"), list):
         messages = [_field(choice, "message") for choice in choices]
         converted = convert(messages)
         if converted is not messages:
             pairs = zip(choices, converted, strict=True)
             found["choices"] = [_changed(choice, {"message": message}) for choice, message in pairs]
-    is_changed = any(found[name] is not _field(value, name) for name in found)
+    is_changed = any(found[name] is not given.get(name) for name in found)
     return _changed(value, found) if is_changed else value
+
+
+def _fields_of(value: Any) -> Mapping[str, Any]:
+    """The fields of an object or of JSON; none of anything else."""
+    if isinstance(value, BaseModel):
+        extra = value.__pydantic_extra__
+        return {**value.__dict__, **extra} if extra else value.__dict__
+    return value if isinstance(value, dict) else {}
 
 
 def _field(value: Any, name: str) -> Any:

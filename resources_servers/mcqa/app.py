@@ -72,10 +72,14 @@ class McqaResourcesServer(SimpleResourcesServer):
 
 
 def _check_options(options: list[dict[str, str]], letters: dict[str, str]) -> None:
-    texts = [told for option in letters.values() if (told := normalised(option))]
+    texts = [text for option in letters.values() if (text := normalised(option))]
     if len(letters) < 2:
         raise ValueError("options has one option only")
-    if len(letters) < len([option for option in options if option and one_letter(next(iter(option)))]):
+    if len(letters) < len(options) and len(letters) < sum(1 for option in options if option and _letter_of(option)):
         raise ValueError("options has a letter twice")
     if len({*texts}) < len(texts):
         raise ValueError("options has the same text for two letters")
+
+
+def _letter_of(option: dict[str, str]) -> str | None:
+    return one_letter(next(iter(option)))

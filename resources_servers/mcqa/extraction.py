@@ -98,7 +98,7 @@ def _final_choice(
 ) -> str | None:
     """The letter of the final declaration. None if they name each option: two may be a correction, three are not."""
     final = final_declaration(text, found)
-    if final is None or (len(options) > 2 and {*map(letter_of, found)}.issuperset(options)):
+    if final is None or (len(found) >= len(options) > 2 and {*map(letter_of, found)}.issuperset(options)):
         return None
     return letter_of(final)
 
