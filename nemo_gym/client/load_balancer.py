@@ -94,10 +94,14 @@ class NeMoGymAsyncOpenAI(BaseModel):
         return self._object(await self.post("/completions", encode(params)))
 
     async def create_tokenize(self, **params: Any) -> dict[str, Any]:
-        return self._object(await self.fetch("POST", self.root_url("/tokenize"), encode(params)))
+        return await self.post_at_root("/tokenize", params)
 
     async def create_models(self) -> dict[str, Any]:
         return self._object(await self.fetch("GET", join_url(self.base_url, "/models")))
+
+    async def post_at_root(self, path: str, body: Any) -> dict[str, Any]:
+        """Send a request to a path beside `/v1`."""
+        return self._object(await self.fetch("POST", self.root_url(path), encode(body)))
 
     def root_url(self, path: str) -> str:
         """The URL of a path beside `/v1`, not below it."""

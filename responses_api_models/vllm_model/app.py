@@ -318,7 +318,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         message = {key: value for key, value in message.items() if key not in TOKEN_METADATA_FIELDS}
         return separated(message) if self.config.uses_reasoning_parser else message
 
-    async def _tokenize(self, params: JsonObject, session: str | None) -> list[int]:
+    async def _tokenize(self, params: JsonObject, session: str | None) -> Sequence[int]:
         """The tokens of the prompt, from an endpoint that does not give them with the completion."""
         keys = ("model", "messages", "tools", "chat_template_kwargs")
         wanted: JsonObject = {key: params[key] for key in keys if key in params}

@@ -16,8 +16,6 @@ from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import uuid4
 
-import orjson
-
 from nemo_gym import JsonObject, NeMoGymAsyncOpenAI
 from nemo_gym.common.paths import find
 from nemo_gym.errors import MissingExtraError, RolloutError, UpstreamError
@@ -37,6 +35,7 @@ from nemo_gym.llm_api.tokens import (
 from responses_api_models.vllm_model.tokens import (
     pause_after_abort,
     prompt_log_probs,
+    reading_reply,
     rendered_ids,
     sampled_ids,
     top_log_probs,
@@ -112,7 +111,7 @@ class EndpointRenderer:
     calls in `<tool_call>` tags."""
 
     async def first(self, request: JsonObject, call: Call) -> Sequence[int]:
-        ids: list[int] = await call(partial(rendered_ids, request=request))
+        ids: TokenArray[int] = await call(partial(rendered_ids, request=request))
         return ids
 
     async def following(
@@ -151,8 +150,7 @@ def _common_end(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:
 
 
 async def _detokenized(client: NeMoGymAsyncOpenAI, model: str, ids: Sequence[int]) -> str:
-    body = encode({"model": model, "tokens": [*ids]})
-    found = orjson.loads(await client.fetch("POST", client.root_url("/detokenize"), body))
+    found = await client.post_at_root("/detokenize", {"model": model, "tokens": ids})
     text = found.get("prompt", found.get("content"))
     if not isinstance(text, str):
         raise UpstreamError(client.shown_url, 200, "no text from /detokenize", cause="model")
@@ -317,19 +315,17 @@ class TokenProtocol:
         request: JsonObject = {name: params[name] for name in _RENDERED if name in params}
         if params.get("tool_choice") == "none":
             request.pop("tools", None)
-        try:
+        before = next((turn.message for turn in reversed(turns) if turn.message.get(SAMPLED) is not None), None)
+        with reading_reply(url):
             prompt = await self._prompt(request, turns, call)
             generation = await self._generate(prompt, params, call, images)
             sampled, values = token_ids(generation.ids), log_probs(generation.log_probs)
-        except TokenTraceError as error:
-            raise UpstreamError(url, 200, str(error), cause="model") from error
-        message = await self._renderer.message(prompt, generation, request, call)
-        before = next((turn.message for turn in reversed(turns) if turn.message.get(SAMPLED) is not None), None)
-        extras = {
-            "generation_top_log_probs": generation.top_log_probs,
-            "prompt_log_probs": prompt_log_probs(generation.prompt_log_probs, prompt, before),
-            "routed_experts": generation.routed_experts,
-        }
+            extras = {
+                "generation_top_log_probs": generation.top_log_probs,
+                "prompt_log_probs": prompt_log_probs(generation.prompt_log_probs, prompt, before),
+                "routed_experts": generation.routed_experts,
+            }
+            message = await self._renderer.message(prompt, generation, request, call)
         tokens = {PROMPT: prompt, SAMPLED: sampled, LOG_PROBS: values, **without_nulls(extras)}
         self._remember(joined(prompt, sampled), turns)
         return _completion(
@@ -398,7 +394,7 @@ class TokenProtocol:
             models = (await call(lambda client: client.create_models())).get("data") or [{}]
             meta = models[0].get("meta") or {}
             found = models[0].get("max_model_len") or meta.get("n_ctx") or meta.get("n_ctx_train")
-            if not isinstance(found, int):
+            if type(found) is not int or found <= 0:
                 text = "/v1/models does not say max_model_len, so set max_output_tokens in responses_create_params"
                 raise RolloutError("input", text, retryable=False)
             self._context = found
@@ -461,16 +457,10 @@ class Engine(NamedTuple):
     """The parameters with the images of a prompt, in which a token stands for each. None if it takes none."""
 
     async def send(self, client: NeMoGymAsyncOpenAI, body: JsonObject) -> Generation:
-        raw = await client.fetch("POST", client.root_url(self.path), encode(body))
-        try:
-            reply = orjson.loads(raw)
+        reply = await client.post_at_root(self.path, body)
+        with reading_reply(client.shown_url, reply):
             found = self.read(reply)
             _check_reply(reply, found, body[self.prompt], has_images=len(body.keys() & _IMAGES) > 0)
-        except TokenTraceError as error:
-            raise UpstreamError(client.shown_url, 200, str(error), cause="model") from error
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            text = f"{self.path} replied with no tokens and log-probs ({error!r}): {raw[:200]!r}"
-            raise UpstreamError(client.shown_url, 200, text, cause="model") from error
         return found
 
 

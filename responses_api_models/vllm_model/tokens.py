@@ -1,10 +1,9 @@
 """The exact tokens of a generation, out of a vLLM completion. They are taken out, so that nothing is sent twice."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
-
-import orjson
 
 from nemo_gym import JsonObject, NeMoGymAsyncOpenAI
 from nemo_gym.client.call_log import current_rollout
@@ -17,8 +16,16 @@ from nemo_gym.llm_api.base import (
     is_policy_version,
     without_nulls,
 )
-from nemo_gym.llm_api.json_codec import encode
-from nemo_gym.llm_api.tokens import MAX_LOG_PROB, PROMPT, SAMPLED, TokenTraceError, call_tokens, token_ids
+from nemo_gym.llm_api.tokens import (
+    MAX_LOG_PROB,
+    PROMPT,
+    SAMPLED,
+    TokenArray,
+    TokenTraceError,
+    call_tokens,
+    new_token_ids,
+    token_ids,
+)
 
 ASK_FOR_TOKENS = {"logprobs": True, "return_tokens_as_token_ids": True, "return_token_ids": True}
 """The second names tokens by number in the log-probs; the third, which older versions do not know, gives them apart,
@@ -30,6 +37,18 @@ _VERSION_NAMES = (*_VERSION_LISTS, POLICY_VERSION_FIELD, "weight_version")
 _SAID = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call")
 
 
+@contextmanager
+def reading_reply(url: str, reply: Any = None) -> Iterator[None]:
+    """Make an error of the model of everything in a reply of an endpoint that cannot be what an engine read or
+    sampled."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        shown = "" if reply is None else f" in {reply!r:.200}"
+        text = str(error) if isinstance(error, TokenTraceError) else f"no tokens and log-probs{shown} ({error!r})"
+        raise UpstreamError(url, 200, text, cause="model") from error
+
+
 def take_prompt_ids(completion: JsonObject) -> list[int] | None:
     """The prompt as the endpoint saw it, if it tells."""
     found = [completion.pop("prompt_token_ids", None)]
@@ -39,7 +58,7 @@ def take_prompt_ids(completion: JsonObject) -> list[int] | None:
 
 def put_tokens(
     completion: JsonObject,
-    prompt_ids: list[int],
+    prompt_ids: Sequence[int],
     *,
     url: str,
     before: Mapping[str, Any] | None = None,
@@ -48,15 +67,12 @@ def put_tokens(
     """Give the message of every choice its tokens, and the version of the weights if the endpoint names it. Those that
     the message `before` has already are shared with it."""
     for choice in completion.get("choices") or ():
-        try:
+        with reading_reply(url, choice):
             choice["message"] = _message_with_tokens(completion, choice, prompt_ids, before) | constants
-        except (TokenTraceError, TypeError, AttributeError, KeyError, ValueError) as error:
-            text = str(error) if isinstance(error, TokenTraceError) else f"no tokens and log-probs ({error!r})"
-            raise UpstreamError(url, 200, text, cause="model") from error
 
 
 def _message_with_tokens(
-    completion: JsonObject, choice: JsonObject, prompt_ids: list[int], before: Mapping[str, Any] | None
+    completion: JsonObject, choice: JsonObject, prompt_ids: Sequence[int], before: Mapping[str, Any] | None
 ) -> JsonObject:
     given: JsonObject = choice.get("message") or {}
     entries: list[Any] = (choice.pop("logprobs", None) or {}).get("content") or []
@@ -172,22 +188,21 @@ def version_runs(runs: Iterable[tuple[int | str | None, int]]) -> list[tuple[int
     return joined
 
 
-async def rendered_ids(client: NeMoGymAsyncOpenAI, request: JsonObject) -> list[int]:
+async def rendered_ids(client: NeMoGymAsyncOpenAI, request: JsonObject) -> TokenArray[int]:
     """The tokens of a chat prompt, by the endpoint's own template and tokenizer."""
-    tokens: list[int] | None = (await client.create_tokenize(**request)).get("tokens")
-    if tokens == []:
-        tokens = await _tokens_of_text(client, request)
-    if not tokens:
-        raise UpstreamError(client.shown_url, 200, "no 'tokens' from /tokenize", cause="model")
-    return tokens
+    with reading_reply(client.shown_url):
+        tokens = (await client.create_tokenize(**request)).get("tokens")
+        if tokens == []:
+            tokens = await _tokens_of_text(client, request)
+        if not tokens:
+            raise TokenTraceError("no 'tokens' from /tokenize")
+        return new_token_ids(tokens)
 
 
-async def _tokens_of_text(client: NeMoGymAsyncOpenAI, wanted: JsonObject) -> list[int] | None:
+async def _tokens_of_text(client: NeMoGymAsyncOpenAI, wanted: JsonObject) -> Any:
     """The prompt from llama.cpp, whose /tokenize knows texts only. What it makes of messages is a text of its own."""
-    text = orjson.loads(await client.fetch("POST", client.root_url("/apply-template"), encode(wanted)))["prompt"]
-    answer = await client.create_tokenize(content=text, add_special=True, parse_special=True)
-    tokens: list[int] | None = answer.get("tokens")
-    return tokens
+    text = (await client.post_at_root("/apply-template", wanted))["prompt"]
+    return (await client.create_tokenize(content=text, add_special=True, parse_special=True)).get("tokens")
 
 
 def _number(entry: JsonObject) -> int:

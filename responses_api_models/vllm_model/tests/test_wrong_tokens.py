@@ -136,21 +136,26 @@ WRONG_PROMPTS: dict[str, Callable[[Reply], Any]] = {
 }
 
 
-async def refusal(kind: str, reply: Reply) -> tuple[int, str]:
-    """What the model server says of a reply."""
-
-    def answer(request: Any) -> Any:
-        if request.path == "/tokenize":
-            return {"tokens": PROMPT}
-        if request.path == "/detokenize":
-            return {"prompt": "Hi."}
-        return reply
-
+async def refusal(kind: str, reply: Reply, others: Reply | None = None, **limits: Any) -> tuple[int, str]:
+    """What the model server says of a reply. `others` are the replies of other paths."""
+    known = {
+        "/tokenize": {"tokens": PROMPT},
+        "/detokenize": {"prompt": "Hi."},
+        "/v1/models": {"data": [{"id": "m", "max_model_len": 4096}]},
+        **(others or {}),
+    }
     protocol = {} if kind == "chat" else {"protocol": "tokens", "engine_api": kind}
     settings: dict[str, Any] = {"return_token_id_information": True, "max_tries": 1, **protocol}
-    async with stub_endpoint(answer) as stub, in_front_of("vllm_model", "", base_url=stub.url, **settings) as model:
-        found = await model.post("/v1/responses", json={"input": "Hi.", "max_output_tokens": 9})
+    async with (
+        stub_endpoint(lambda request: known.get(request.path, reply)) as stub,
+        in_front_of("vllm_model", "", base_url=stub.url, **settings) as model,
+    ):
+        found = await model.post("/v1/responses", json={"input": "Hi.", **(limits or {"max_output_tokens": 9})})
     return found.status, found.text
+
+
+def is_of_the_model(status: int, text: str) -> bool:
+    return status >= 400 and '"cause":"model"' in text.replace(" ", "")
 
 
 @pytest.mark.parametrize("kind", REPLIES)
@@ -163,9 +168,50 @@ async def test_tokens_that_are_wrong_are_an_error_of_the_model(kind: str) -> Non
         reply = REPLIES[kind]()
         change(reply)
         status, text = await refusal(kind, reply)
-        if status < 400 or '"cause":"model"' not in text.replace(" ", ""):
+        if not is_of_the_model(status, text):
             accepted[name] = status, text[:300]
     assert accepted == {}
+
+
+WRONG_ELSEWHERE: dict[str, tuple[str, list[Any]]] = {
+    "/tokenize": (
+        "completions",
+        [[], {}, 3, {"tokens": "abc"}, {"tokens": ["1"]}, {"tokens": [-1]}, {"tokens": [1.5]}, {"tokens": {"1": 2}}],
+    ),
+    "/detokenize": ("generate", ["not JSON", [], {}, {"prompt": 3}]),
+    "/v1/models": ("completions", [[], {"data": 3}, {"data": [3]}, {"data": [{"meta": 3}]}]),
+}
+"""By path: the kind of engine that is asked there, and what it may reply."""
+
+
+@pytest.mark.parametrize("path", WRONG_ELSEWHERE)
+async def test_a_wrong_reply_of_another_path_is_an_error_of_the_model(path: str) -> None:
+    kind, wrong = WRONG_ELSEWHERE[path]
+    limits = {"temperature": 1.0} if path == "/v1/models" else {}
+    found = [(each, await refusal(kind, REPLIES[kind](), {path: each}, **limits)) for each in wrong]
+    assert [each for each, reply in found if not is_of_the_model(*reply)] == []
+
+
+@pytest.mark.parametrize("kind", REPLIES)
+async def test_log_probs_of_another_prompt_are_an_error_of_the_model(kind: str) -> None:
+    accepted: list[Any] = []
+    values: list[Any] = [
+        [None],
+        [None, {}],
+        [None, {"2": {"logprob": "x"}}],
+        [None, {"2": {"logprob": 3}}],
+        3,
+        {"a": 1},
+    ]
+    for wrong in values:
+        reply = REPLIES[kind]()
+        if kind == "sglang":
+            reply["meta_info"]["input_token_logprobs"] = wrong
+        else:
+            reply["choices"][0]["prompt_logprobs"] = wrong
+        if not is_of_the_model(*await refusal(kind, reply)):
+            accepted.append(wrong)
+    assert accepted == []
 
 
 @pytest.mark.parametrize("kind", [kind for kind in REPLIES if kind != "chat"])
