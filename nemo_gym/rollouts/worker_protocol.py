@@ -170,6 +170,12 @@ class FrameConnection(asyncio.Protocol):
             self._on_lost(self, error)
 
 
+def frame(head: list[Any], body: bytes = b"") -> bytes:
+    """A whole frame, for a socket."""
+    encoded = _encoded(head)
+    return LENGTHS.pack(len(encoded), len(body)) + encoded + body
+
+
 def _encoded(head: list[Any]) -> bytes:
     try:
         return orjson.dumps(head)

@@ -54,14 +54,19 @@ class GroupOptions:
     dropped. A group that has lost more than `group_size` rollouts is dropped in any case."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_group <= max(2, self.group_size) or self.group_size < 1 or self.over_sample < 0:
+        counts = {"group_size": self.group_size, "max_in_flight": self.max_in_flight, "min_group": self.min_group}
+        for name, count in {**counts, "max_ready": self.max_ready}.items():
+            if not _is_count(count) and (name, count) != ("max_ready", None):
+                raise ConfigError(f"{name} is {count!r}; expected an integer of at least 1.")
+        for name in ("hedge_after_s", "deadline_s", "max_staleness"):
+            limit = getattr(self, name)
+            if limit is not None and not (isinstance(limit, int | float) and 0 <= limit < math.inf):
+                raise ConfigError(f"{name} is {limit!r}; expected a finite number from 0.")
+        if self.min_group > max(2, self.group_size) or not _is_count(self.over_sample + 1):
             sizes = f"group_size={self.group_size}, min_group={self.min_group}, over_sample={self.over_sample}"
             raise ConfigError(f"Found {sizes}; expected 1 <= min_group <= group_size and over_sample >= 0.")
         if self.on_lost not in get_args(OnLost):
             raise ConfigError(f"on_lost is {self.on_lost!r}; expected one of {', '.join(get_args(OnLost))}.")
-        if self.max_in_flight < 1 or (self.max_ready is not None and self.max_ready < 1):
-            limits = f"max_in_flight={self.max_in_flight}, max_ready={self.max_ready}"
-            raise ConfigError(f"Found {limits}; expected at least 1.")
 
     @property
     def ready_limit(self) -> int:
@@ -74,9 +79,14 @@ def check_sources(sources: Mapping[str, Source]) -> None:
         raise ConfigError("There is no source of rows.")
     for name, source in sources.items():
         limit = source.max_in_flight
-        if not (0 <= source.weight < math.inf) or (limit is not None and limit < 1):
+        is_weight = isinstance(source.weight, int | float) and 0 <= source.weight < math.inf
+        if not is_weight or not (limit is None or _is_count(limit)):
             found = f"Source '{name}' has weight={source.weight}, max_in_flight={limit}"
             raise ConfigError(f"{found}; expected a finite weight from 0 and a limit of at least 1.")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 1
 
 
 class Start(NamedTuple):

@@ -8,6 +8,8 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import operator
+import os
 import socket
 import subprocess
 import sys
@@ -16,18 +18,21 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import orjson
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from nemo_gym.client.call_log import Call, parse_call
+from nemo_gym.common.exceptions import exception_repr
 from nemo_gym.errors import NOT_RESTORED, ConfigError, RolloutError, StartupError
 from nemo_gym.llm_api.stored_tokens import read_record
 from nemo_gym.rollouts.dataset import trainer_row
 from nemo_gym.rollouts.types import Row
 from nemo_gym.rollouts.worker_protocol import FrameConnection
 from nemo_gym.training import session_process
-from nemo_gym.training.group_stream import GroupStream
+from nemo_gym.training.group_stream import GroupStream, Keep
 from nemo_gym.training.groups import GroupOptions, Source
 from nemo_gym.training.session_process import ABORTED, Message
 
@@ -36,6 +41,8 @@ T = TypeVar("T")
 
 READY_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 30.0
+LAST_STATS_TIMEOUT_S = 2.0
+"""How long the end of a session waits for the statistics of its groups."""
 MAX_STARTS = 4
 """How often the process is started without a rollout that it has completed in between."""
 ENDED = "session_ended"
@@ -81,14 +88,14 @@ def _is_step(call: Call) -> bool:
 
 class RolloutHandle:
     """A submitted rollout. Await it in an event loop, or call `result`: its record, or RolloutError with `row`,
-    `rollout_id` and `partial`."""
+    `rollout_id` and `partial`. A wait that is cancelled or times out does not end the rollout: `abort` does."""
 
-    def __init__(self, session: "RolloutSession", rollout_id: int, row: Mapping[str, Any], **order: Any) -> None:
-        self._session, self.id, self.row = session, rollout_id, row
+    def __init__(self, session: "RolloutSession", rollout_id: int, row: Mapping[str, Any], group: str) -> None:
+        self._session, self.id, self.row, self.group = session, rollout_id, row, group
         self._future: Future[dict[str, Any]] = Future()
-        self._order = order
-        self.group = ""
-        """Rollouts of one group go to one worker."""
+        self._future.set_running_or_notify_cancel()  # so that whoever waits cannot cancel it
+        self._frame: tuple[list[Any], bytes] | None = None
+        """What orders the rollout."""
         self.played: PartialRollout | None = None
         """With `keep_calls`: what was played, once the rollout is scored."""
 
@@ -110,7 +117,8 @@ class RolloutHandle:
 
 class RolloutSession:
     """Rollouts with the servers of `config`, as a command line would give it. With `config_paths` they are started,
-    else those of the run whose `head_server` it names are used. Use it in a `with` block.
+    else those of the run whose `head_server` it names are used. Use it in a `with` or `async with` block, or call
+    `open` and `close`.
 
     With a `journal`, a file, every completed model call is stored: whatever dies and is started again, the trainer
     included, no such call is made twice. Pass the policy `version` of your checkpoint, too. Without a journal,
@@ -125,13 +133,14 @@ class RolloutSession:
         *,
         max_attempts: int = 3,
         rollout_timeout_s: float = 3600.0,
-        journal: str | None = None,
+        journal: str | Path | None = None,
         keep_partial: bool = True,
         version: int = 0,
         log_to: str | None = None,
     ) -> None:
         limits = {"max_attempts": max_attempts, "rollout_timeout_s": rollout_timeout_s}
-        self._order = {"config": config, "journal": journal, "keep_partial": keep_partial, "log_to": log_to, **limits}
+        order = {"config": config, "journal": journal, "keep_partial": keep_partial, "log_to": log_to, **limits}
+        self._order = _as_json(order)
         self._numbers, self._stream_numbers = itertools.count(), itertools.count()
         self._submitted: Counter[bytes] = Counter()
         self._handles: dict[int, RolloutHandle] = {}
@@ -140,14 +149,21 @@ class RolloutSession:
         self._connection: FrameConnection | None = None
         """None while the process starts."""
         self._thread: threading.Thread | None = None
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
+        """Held while something is handed to the thread whose order matters. Taken again by a garbage collection."""
         self._first_ready: Future[None] = Future()
-        self._is_closing = self._has_ended = self._is_paused = False
+        self._is_closing = self._has_ended = self._is_thread_over = self._is_paused = False
+        self._why_ended = "The session was closed."
+        self._start_error = ""
+        """Why the process could not be started the last time."""
         self._pauses: list[Future[None]] = []
         self._starts = 0
-        self.version = _checked_version(version)
+        self.version = self._sent_version = _checked_version(version)
         """The policy version."""
 
-    def __enter__(self) -> Self:
+    def open(self) -> Self:
+        """Start or find the servers."""
         if self._thread is not None:
             raise StartupError("The session was opened before. Make another one.")
         self._loop = asyncio.new_event_loop()
@@ -155,16 +171,32 @@ class RolloutSession:
         self._thread.start()
         try:
             self._first_ready.result(READY_TIMEOUT_S)
+        except TimeoutError as error:
+            self.close()
+            raise StartupError(f"The session's servers were not ready within {READY_TIMEOUT_S:g} s.") from error
         except BaseException:
-            self.__exit__()
+            self.close()
             raise
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        with contextlib.suppress(RuntimeError):
-            self._in_thread(self._close)
-        if self._thread is not None:
+    def close(self) -> None:
+        """End all rollouts, and the servers that the session has started."""
+        if self._thread is not None and self._owner == os.getpid():
+            with contextlib.suppress(StartupError):  # it has ended
+                self._in_thread(self._close)
             self._thread.join(2 * STOP_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.open)
+
+    async def __aexit__(self, *_error: object) -> None:
+        await asyncio.to_thread(self.close)
 
     def submit(
         self,
@@ -179,10 +211,15 @@ class RolloutSession:
         there; one that cannot be is a RolloutError with the code `not_restored`. `keep_calls` is for `fork`."""
         if resume is not None and not isinstance(resume, PartialRollout):
             raise ConfigError(f"resume is a {type(resume).__name__}; expected the `partial` of an aborted rollout.")
-        order = {"prefix": resume, "keep_calls": keep_calls}
-        handle = RolloutHandle(self, next(self._numbers), row, **order)
-        handle.group = group or (f"rollout-{handle.id}" if keep_calls else "")
-        self._in_thread(self._submit, handle)
+        number = next(self._numbers)
+        handle = RolloutHandle(self, number, row, group or (f"rollout-{number}" if keep_calls else ""))
+        try:
+            sent = trainer_row(row)
+            prefix = b"" if resume is None else _checked_prefix(resume, sent)
+        except RolloutError as error:
+            self._in_thread(self._fail, handle, error)
+        else:
+            self._in_thread(self._submit, handle, sent, prefix, keep_calls, self.version)
         return handle
 
     def fork(self, rollout: "RolloutHandle | PartialRollout", *, step: int, n: int = 1) -> list[RolloutHandle]:
@@ -198,7 +235,7 @@ class RolloutSession:
         self,
         sources: dict[str, Source],
         *,
-        keep: Callable[[list[dict[str, Any]]], bool] | None = None,
+        keep: Keep | None = None,
         state: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> "GroupStream":
@@ -211,8 +248,14 @@ class RolloutSession:
 
     def set_version(self, version: int) -> None:
         """Say that the policy has changed. Groups that are too old now are dropped."""
-        self.version = _checked_version(version)
-        self._in_thread(self._send_version)
+        version = _checked_version(version)
+        for stream in [*self._streams.values()]:
+            stream._update_weights()
+        with self._lock:
+            if version < self.version:
+                raise ConfigError(f"The policy version is {version}; it was {self.version}, and may only grow.")
+            self.version = version
+            self._in_thread(self._send_version, version)
 
     def pause(self) -> None:
         """Hold new model calls, for instance while weights change. Returns when no more are made; those that were made
@@ -232,60 +275,83 @@ class RolloutSession:
             self._is_paused = is_paused
             self._pauses.append(done)
             if self._has_ended:
-                done.set_exception(StartupError("The session has ended."))
+                self._end_pauses()
             self._send([Message.PAUSE, is_paused])
 
         self._in_thread(change)
         done.result()
 
-    # In the thread
-
-    def _in_thread(self, function: Any, *args: Any) -> None:
+    def _in_thread(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function in the thread. Raises StartupError if it would not be called any more."""
         if self._thread is None:
             raise StartupError("The session is not open. Use it in a `with` block.")
-        try:
+        if self._owner != os.getpid():
+            raise StartupError(f"The session is that of process {self._owner}, from which this one was forked.")
+        with self._lock:
+            if self._is_thread_over:
+                raise StartupError(self._why_ended)
             self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError as error:
-            raise StartupError("The session has ended.") from error
 
     def _call(self, function: Callable[[], T]) -> T:
         """The result of a function that is called in the thread, or here if that has ended."""
-        if self._thread is None or not self._thread.is_alive():
-            return function()
         done: Future[T] = Future()
-        self._in_thread(lambda: done.set_result(function()))
+        try:
+            self._in_thread(lambda: done.set_result(function()))
+        except StartupError:
+            return function()
         return done.result()
 
+    def _raise_if_ended(self) -> None:
+        if self._has_ended or self._is_closing:
+            raise StartupError(self._why_ended)
+
+    # In the thread
+
     def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
         with contextlib.closing(self._loop):
-            asyncio.set_event_loop(self._loop)
-            self._loop.run_until_complete(self._serve())
+            try:
+                self._loop.run_until_complete(self._serve())
+            except BaseException as error:
+                logger.exception("the session has failed")
+                self._end(f"The session has failed: {exception_repr(error)}")
+            with self._lock:
+                self._is_thread_over = True
+            self._loop.run_until_complete(asyncio.sleep(0))  # for calls that were ordered before
 
     async def _serve(self) -> None:
         """Keep the process running until the session is closed, or the process cannot be started."""
-        self._closing = asyncio.Event()
-        while not self._is_closing and self._starts < MAX_STARTS:
+        self._closing, self._streams_ended = asyncio.Event(), asyncio.Event()
+        while True:
             self._starts += 1
             code = await self._serve_once()
+            if self._is_closing:
+                self._end(self._why_ended)
+                return
+            why = self._start_error or f"The process of the session ended with code {code}."
             if not self._first_ready.done():
-                break
-            if not self._is_closing:
-                logger.warning("the process of the session ended with code %s and is started again", code)
-        self._end()
-        await self._takers_end()
+                self._end(f"The session's servers did not start: {why}")
+                return
+            if self._starts == MAX_STARTS:
+                self._end(why)
+                return
+            logger.warning("%s It is started again.", why)
 
     async def _serve_once(self) -> int:
         """Start the process, and wait for its end. Returns its exit code."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.to_thread(_start_process, theirs.fileno(), orjson.dumps(self._order))
+            process = await asyncio.to_thread(_start_process, theirs.fileno(), self._order)
         lost = asyncio.Event()
         _, connection = await self._loop.create_connection(
             lambda: FrameConnection(self._on_frame, lambda *_: lost.set()), sock=ours
         )
-        closing = asyncio.create_task(self._closing.wait())
-        await asyncio.wait({closing, asyncio.create_task(lost.wait())}, return_when=asyncio.FIRST_COMPLETED)
-        closing.cancel()
+        await _first_of(self._closing, lost)
+        if self._streams and self._connection is not None and not lost.is_set():
+            self._streams_ended.clear()
+            for stream in [*self._streams.values()]:
+                stream._close()
+            await _first_of(self._streams_ended, lost, timeout_s=LAST_STATS_TIMEOUT_S)
         self._connection = None
         connection.close()
         return await asyncio.to_thread(_exit_code, process)
@@ -294,24 +360,24 @@ class RolloutSession:
         self._is_closing = True
         self._closing.set()
 
-    def _end(self) -> None:
+    def _end(self, why: str) -> None:
         """Let nobody wait any more."""
-        self._has_ended = True
+        self._has_ended, self._why_ended = True, why
         if not self._first_ready.done():
-            self._first_ready.set_exception(StartupError("The session's servers did not start; see the lines above."))
+            self._first_ready.set_exception(StartupError(why))
         for handle in [*self._handles.values()]:
-            self._fail(handle, RolloutError("environment", "The session has ended.", code=ENDED))
+            self._fail(handle, RolloutError("environment", why, code=ENDED))
         for stream in self._streams.values():
-            stream._reply_stats()
-            stream._changed.set()
-        for waiting in self._pauses:
-            if not waiting.done():
-                waiting.set_exception(StartupError("The session has ended."))
+            stream._on_session_end()
+        self._end_pauses()
 
-    async def _takers_end(self) -> None:
-        """Let those that wait for a group hear that there will be none, before the event loop ends."""
-        if takers := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(takers, timeout=STOP_TIMEOUT_S)
+    def _end_pauses(self) -> None:
+        waiting, self._pauses = self._pauses, []
+        for each in waiting:
+            if self._has_ended:
+                each.set_exception(StartupError(self._why_ended))
+            else:
+                each.set_result(None)
 
     def _send(self, head: list[Any], body: bytes = b"") -> None:
         """Send a frame. One that is not sent because the process starts is made up for when it is ready."""
@@ -319,48 +385,36 @@ class RolloutSession:
             self._connection.send(head, body)
 
     def _on_ready(self, connection: FrameConnection) -> None:
-        self._connection = connection
-        self._send_version()
-        if self._is_paused:
-            self._send([Message.PAUSE, True])
-        for handle in [*self._handles.values()]:
+        self._connection, self._start_error = connection, ""
+        self._send([Message.VERSION, self._sent_version])
+        self._send([Message.PAUSE, self._is_paused])  # its reply is that to a pause which was lost with the process
+        for handle in self._handles.values():
             self._send_handle(handle)
         for stream in [*self._streams.values()]:
-            stream._reply_stats()  # those asked for were lost with the process
-            if stream._is_closed:
-                del self._streams[stream._number]
-            else:
-                stream._send_open()
+            stream._on_session_ready()
         if not self._first_ready.done():
             self._first_ready.set_result(None)
 
-    def _send_version(self) -> None:
-        for stream in self._streams.values():
-            stream._send_weights()
-        self._send([Message.VERSION, self.version])
+    def _send_version(self, version: int) -> None:
+        self._sent_version = version
+        self._submitted.clear()
+        self._send([Message.VERSION, version])
 
-    def _submit(self, handle: RolloutHandle) -> None:
+    def _submit(self, handle: RolloutHandle, row: Row, prefix: bytes, keep_calls: bool, version: int) -> None:
         self._handles[handle.id] = handle
         if self._has_ended:
-            self._fail(handle, RolloutError("environment", "The session has ended.", code=ENDED))
+            self._fail(handle, RolloutError("environment", self._why_ended, code=ENDED))
             return
-        order, prefix = handle._order, b""
-        try:
-            row = trainer_row(handle.row)
-            if order["prefix"] is not None:
-                prefix = _checked_prefix(order["prefix"], row)
-        except RolloutError as error:
-            self._fail(handle, error)
-            return
-        digest = hashlib.sha256(b"%d %b" % (self.version, row.body)).digest()
+        digest = hashlib.sha256(b"%d %b" % (version, row.body)).digest()
         place = [handle.group, self._submitted[digest], digest.hex()[:16]]
         self._submitted[digest] += 1
-        head = [Message.SUBMIT, handle.id, row.agent, *place, len(row.body), order["keep_calls"]]
-        handle._order = {"head": head, "body": row.body + prefix}
+        head = [Message.SUBMIT, handle.id, row.agent, *place, len(row.body), keep_calls]
+        handle._frame = head, row.body + prefix
         self._send_handle(handle)
 
     def _send_handle(self, handle: RolloutHandle) -> None:
-        self._send(handle._order["head"], handle._order["body"])
+        if handle._frame is not None:
+            self._send(*handle._frame)
 
     def _abort(self, handle: RolloutHandle, keep_partial: bool) -> None:
         if handle.id not in self._handles:
@@ -373,19 +427,23 @@ class RolloutSession:
         self._handles.pop(handle.id, None)
         error.row, error.rollout_id = handle.row, handle.id
         error.partial = PartialRollout(handle.row, log, handle.group)
-        if not handle._future.done():
-            handle._future.set_exception(error)
+        handle._future.set_exception(error)
+
+    def _forget_stream(self, number: int) -> None:
+        self._streams.pop(number, None)
+        if not self._streams:
+            self._streams_ended.set()
 
     def _on_frame(self, connection: FrameConnection, head: list[Any], body: bytes) -> None:
         kind, *rest = head
         if kind == Message.READY:
             self._on_ready(connection)
         elif kind == Message.PAUSE:
-            waiting, self._pauses = self._pauses, []
-            for each in waiting:
-                each.set_result(None)
+            self._end_pauses()
         elif kind in (Message.SCORED, Message.FAILED):
             self._on_outcome(kind, *rest, body=body)
+        elif kind == Message.NOT_READY:
+            (self._start_error,) = rest
         elif (stream := self._streams.get(rest[0])) is not None:
             self._starts = 0 if kind == Message.GROUP else self._starts
             stream._on_frame(kind, rest[1:], body)
@@ -398,8 +456,7 @@ class RolloutSession:
         if kind == Message.SCORED:
             calls = body[detail:]
             handle.played = PartialRollout(handle.row, calls, handle.group) if calls else None
-            if not handle._future.done():
-                handle._future.set_result(read_record(body[:detail]))
+            handle._future.set_result(read_record(body[:detail]))
             return
         response = detail.pop("response", None)
         error = RolloutError(detail.pop("cause"), detail.pop("message"), **detail)
@@ -407,10 +464,34 @@ class RolloutSession:
         self._fail(handle, error, body)
 
 
+async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait until one of the events is set."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+
+
+def _as_json(order: Mapping[str, Any]) -> bytes:
+    def plain(value: object) -> Any:
+        if isinstance(value, DictConfig | ListConfig):
+            return OmegaConf.to_container(value, resolve=True)
+        if isinstance(value, os.PathLike):
+            return os.fspath(value)
+        raise TypeError(f"{value!r:.100} of the class {type(value).__name__}")
+
+    try:
+        return orjson.dumps(order, default=plain)
+    except TypeError as error:
+        message = f"The session's options have {error.__cause__ or error}"
+        raise ConfigError(f"{message}; expected texts, numbers, paths, lists and dicts.") from error
+
+
 def _checked_version(version: int) -> int:
-    if not isinstance(version, int):
-        raise ConfigError(f"The policy version is {version!r}; expected an integer.")
-    return version
+    try:
+        return operator.index(version)  # of a number of numpy or torch, too
+    except TypeError as error:
+        raise ConfigError(f"The policy version is {version!r}; expected an integer.") from error
 
 
 def _checked_prefix(prefix: PartialRollout, row: Row) -> bytes:

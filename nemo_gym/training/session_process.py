@@ -27,14 +27,14 @@ from nemo_gym.common.deadline import lease_time
 from nemo_gym.common.exceptions import exception_repr
 from nemo_gym.common.logging import RateLimitedLog, configure_logging
 from nemo_gym.config.loading import load_config
-from nemo_gym.errors import ConfigError, GymError, RolloutError, SetupError
+from nemo_gym.errors import ConfigError, GymError, RolloutError, SetupError, StartupError
 from nemo_gym.rollouts.attempts import MakeAttempt, Run, observed_attempt, retrying_run
 from nemo_gym.rollouts.call_log import CallLog, LogMode, LogRequest, ModelGate
 from nemo_gym.rollouts.dispatch import WorkerPool, open_dispatch
 from nemo_gym.rollouts.group_verification import needs_group, verify_group
 from nemo_gym.rollouts.process_losses import LOST_CODES
 from nemo_gym.rollouts.types import NO_DATASET, Outcome, Row, hash_row
-from nemo_gym.rollouts.worker_protocol import FrameConnection
+from nemo_gym.rollouts.worker_protocol import FrameConnection, frame
 from nemo_gym.runtime.connect import connect_servers
 from nemo_gym.training.groups import Begun, Completed, Dropped, GroupOptions, GroupScheduler, GroupState, Source, Start
 from nemo_gym.training.trackers import RolloutTracker, track_rollouts
@@ -47,6 +47,10 @@ JOURNAL_WAIT_S = 30.0
 JOURNAL_POLL_S = 0.2
 ABORTED = "aborted"
 """The code of a rollout that the trainer has aborted."""
+NOT_SET_UP = "not_set_up"
+"""The code of a rollout that failed as every other would: its endpoint refuses all requests, or no worker comes."""
+MAX_LOST_GROUPS = 64
+"""A source that loses this many groups in succession does not work."""
 
 
 class Message(IntEnum):
@@ -93,6 +97,10 @@ class Message(IntEnum):
     """Process: stream, source, how many rows."""
     DONE = 19
     """Process: stream, whether all groups are taken and no row is left."""
+    REFUSED = 20
+    """Process: stream, why no rollout of it can be made."""
+    NOT_READY = 21
+    """Process: why it does not start, instead of READY."""
 
 
 @dataclass
@@ -138,7 +146,9 @@ class RolloutRunner:
         try:
             return await self.run(row)
         except SetupError as error:
-            return Outcome.failed(row, RolloutError("model", str(error)))
+            return Outcome.failed(row, RolloutError("model", str(error), code=NOT_SET_UP))
+        except StartupError as error:
+            return Outcome.failed(row, RolloutError("environment", str(error), code=NOT_SET_UP))
         except Exception as error:
             logger.exception("a rollout failed")
             return Outcome.failed(row, RolloutError("internal", exception_repr(error)))
@@ -372,10 +382,12 @@ class GroupStreamServer:
         self._begun: dict[int, Begun] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._asked: set[str] = set()
-        """Sources whose rows the trainer was asked for."""
+        self._asked: Counter[str] = Counter()
+        """How many rows of each source the trainer was asked for and has not sent."""
+        self._lost: Counter[str] = Counter()
+        """How many groups of each source were lost since one was complete."""
         self._is_done: bool | None = None
-        self._is_polling = False
+        self._is_polling = self._is_closed = False
 
     def restore(self, state: dict[str, Any], complete: list[tuple[int, int]], *rows: Any, body: bytes) -> None:
         """Begin, or go on from a state. These of its groups are complete, and these are their rows."""
@@ -402,7 +414,7 @@ class GroupStreamServer:
             self.close()
             self._send(Message.STATS, self.scheduler.stats())
             return
-        self.poll()
+        self._poll_soon()
 
     def _track_staleness(self, group: int) -> None:
         tracker, begun = self._session.runner.tracker, self._begun.get(group)
@@ -410,6 +422,7 @@ class GroupStreamServer:
             tracker.add_staleness(self.scheduler.version - begun.version)
 
     def close(self) -> None:
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks.values():
@@ -429,15 +442,17 @@ class GroupStreamServer:
         for source in {*ended, *(row[0] for row in rows)}:
             indices = [index for name, index, *_ in rows if name == source]
             self.scheduler.add_rows(source, indices, has_more=source not in ended)
-            self._asked.discard(source)
+            self._asked[source] = 0 if source in ended else self._asked[source] - len(indices)
 
     def poll(self) -> None:
         """Do what is to be done now."""
+        if self._is_closed:
+            return
         scheduler = self.scheduler
         self._act(self._session.now())
         for source, count in scheduler.wanted().items():
-            if source not in self._asked:
-                self._asked.add(source)
+            if self._asked[source] <= 0:
+                self._asked[source] = count
                 self._send(Message.WANT, source, count)
         if scheduler.is_done is not self._is_done:
             self._is_done = scheduler.is_done
@@ -469,7 +484,22 @@ class GroupStreamServer:
                 self._send_group(event.group, event.results)
         else:
             self._send(Message.DROPPED, *event)
+            if event.reason == "lost":
+                self._count_lost(self._begun[event.group].source)
             self._forget(event.group, is_tried_again=event.reason == "stale")
+
+    def _count_lost(self, source: str) -> None:
+        self._lost[source] += 1
+        if self._lost[source] == MAX_LOST_GROUPS:
+            causes = self.scheduler.stats()["lost"].get(source, {})
+            found = f"{MAX_LOST_GROUPS} groups of source '{source}' in succession were lost"
+            self._refuse(f"{found}; rollouts without a result by cause: {causes}. See the log for their errors.")
+
+    def _refuse(self, why: str) -> None:
+        """Make no rollout any more, and say why where groups are taken."""
+        if not self._is_closed:
+            self.close()
+            self._send(Message.REFUSED, why)
 
     async def _verify(self, event: Completed) -> None:
         """Score the rollouts of a group together. If that fails, the group is lost."""
@@ -485,6 +515,7 @@ class GroupStreamServer:
 
     def _send_group(self, number: int, outcomes: list[Outcome]) -> None:
         records = [outcome.record for outcome in outcomes]
+        self._lost[self._begun[number].source] = 0
         self._send(Message.GROUP, number, *map(len, records), body=b"".join(records))
 
     def _forget(self, group: int, *, is_tried_again: bool = False) -> None:
@@ -503,6 +534,8 @@ class GroupStreamServer:
                 return  # it was aborted
             if outcome.error is None or needs_group(outcome):
                 self.scheduler.finish(start.id, outcome)
+            elif outcome.error.code == NOT_SET_UP:
+                self._refuse(str(outcome.error))
             else:
                 self._lose(start, outcome.error)
             self._poll_soon()
@@ -525,17 +558,20 @@ class GroupStreamServer:
         self.poll()
 
 
-async def serve_trainer(fd: int, order: Mapping[str, Any]) -> None:
+async def serve_trainer(trainer: socket.socket, order: Mapping[str, Any]) -> None:
     """Start or find the servers, and follow the orders of the trainer at the other end of the socket."""
     config = load_config([], initial=order["config"], use_dotenv=False, fill_ports=False)
     async with connect_servers(config) as client, open_runner(client, order) as runner:
-        await SessionServer(runner).serve(socket.socket(fileno=fd))
+        await SessionServer(runner).serve(trainer)
 
 
 def main() -> None:
     """Entry point of the process: the descriptor of the socket is its argument, the order its standard input."""
     configure_logging()
+    trainer = socket.socket(fileno=int(sys.argv[1]))
     try:
-        event_loop.run(serve_trainer(int(sys.argv[1]), orjson.loads(sys.stdin.buffer.read())))
+        event_loop.run(serve_trainer(trainer, orjson.loads(sys.stdin.buffer.read())))
     except GymError as error:
+        with contextlib.suppress(OSError):  # it was ready, so the socket is closed, or the trainer is gone
+            trainer.sendall(frame([Message.NOT_READY, str(error)]))
         sys.exit(str(error))
