@@ -3,7 +3,10 @@
 Tests that start commands, worker pools or sandboxes are marked `slow`; `make test-fast` leaves them out.
 """
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,11 @@ from hypothesis import HealthCheck, settings
 
 # Several test processes share the cores, and the matrices of tests are small: threads would only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Runs of tests are not among those of the user. All test processes share one registry.
+if "NEMO_GYM_STATE_DIR" not in os.environ:
+    os.environ["NEMO_GYM_STATE_DIR"] = tempfile.mkdtemp(prefix="nemo-gym-state-")
+    atexit.register(shutil.rmtree, os.environ["NEMO_GYM_STATE_DIR"], ignore_errors=True)
 
 settings.register_profile(
     "nemo_gym", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None

@@ -44,6 +44,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("prepare_benchmark", "Write the rows of benchmarks.", "data:prepare_benchmark"),
     ),
     "Look at results": (
+        Command("runs", "List your runs: environment, model, mean, failures, cost.", "view:runs"),
         Command("viewer", "Look at rollouts and datasets in a browser or the terminal.", "view:viewer"),
         Command("compare", "Compare two runs on the same tasks.", "analyze:compare_runs"),
         Command("profile", "Compute how hard each row of a dataset is.", "analyze:profile"),

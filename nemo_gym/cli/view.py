@@ -1,29 +1,125 @@
-"""Look at rollouts: as a web page, in the terminal, or while they are collected."""
+"""Look at runs and rollouts: as a list, as a web page, in the terminal, or while they are collected."""
 
 import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from omegaconf import DictConfig
+from pydantic import BeforeValidator, Field
 
-from nemo_gym.cli.command import config_command
+from nemo_gym.cli.command import command, config_command, print_result
 from nemo_gym.common import event_loop
+from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import one_line
-from nemo_gym.common.words import count_of
+from nemo_gym.common.words import count_of, shorten
+from nemo_gym.config.types import CommandConfig
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.registry import RunSummary, forget, matching, registered_runs, runs_below, set_tags
 from nemo_gym.server.request_checks import ServerLimits
 from nemo_gym.viewer.server import ViewerConfig, find_runs, serve_viewer, statuses
 from nemo_gym.viewer.text import text_report
 
 CLEAR = "\x1b[H\x1b[2J"
 MAX_OLDEST = 10
+MAX_CELL = 32
+
+
+class RunsConfig(CommandConfig):
+    """List your runs, the newest first: every collection registers its environment, model, agent, commit, time, mean
+    reward, failures and cost.
+
+    Words filter the list: by environment, model, agent, dataset, output, commit, state, tag or id. `model:gpt` looks
+    in one of these only. `ng view ID` opens a run, `ng view` the whole list.
+
+    Examples:
+
+    ```bash
+    ng runs
+    ng runs mcqa model:gpt-4.1 --limit 5
+    ng runs 3fa9c2d1 --tag baseline
+    ```
+    """
+
+    POSITIONAL: ClassVar[tuple[str, ...]] = ("search",)
+    SHORT_OPTIONS: ClassVar[dict[str, str]] = {"n": "limit"}
+
+    search: list[str] = Field(default_factory=list)
+    """Words that a run must have."""
+
+    folder: str | None = None
+    """List the rollouts in this folder and below it, in place of your runs."""
+
+    tag: Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)] = Field(
+        default_factory=list
+    )
+    """Add these tags to the runs that are listed."""
+
+    forget: bool = False
+    """Remove the runs that are listed from the list. Their files stay."""
+
+    limit: int = Field(default=20, ge=1)
+    """Number of runs to list."""
+
+
+@command(RunsConfig)
+def runs(options: RunsConfig) -> None:
+    """List runs, the newest first."""
+    known = registered_runs() if options.folder is None else runs_below(find(options.folder, what="folder"))
+    found = list(matching(known, options.search))
+    listed = found[: options.limit]
+    if options.tag:
+        listed = [set_tags(run.id, [*run.tags, *options.tag]) for run in listed]
+    if options.forget:
+        if not options.search:
+            raise ConfigError("Say which runs to forget, such as an id or `state:interrupted`.")
+        for run in listed:
+            forget(run.id)
+    print_result(
+        {"runs": [run.model_dump() for run in listed], "total": len(found)}, "\n".join(run_lines(found, listed))
+    )
+
+
+def run_lines(found: list[RunSummary], listed: list[RunSummary]) -> Iterator[str]:
+    """The runs as a table."""
+    if not listed:
+        yield "No runs. Every collection registers itself: `ng eval letter_count --model local -n 4` makes one."
+        return
+    rows = [dict(zip(RUN_COLUMNS, _run_cells(run), strict=True)) for run in listed]
+    shown = [name for name in RUN_COLUMNS if name in ("id", "mean") or any(row[name] for row in rows)]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in shown}
+    for row in [{name: name for name in shown}, *rows]:
+        yield "  ".join(f"{row[name]:<{widths[name]}}" for name in shown).rstrip()
+    if len(found) > len(listed):
+        yield f"{len(found) - len(listed)} more; --limit {len(found)} lists all."
+
+
+RUN_COLUMNS = ("id", "started", "environment", "model", "mean", "95 %", "scored", "failed", "cost", "state", "tags")
+
+
+def _run_cells(run: RunSummary) -> Iterator[str]:
+    yield run.id
+    yield "" if run.started_at is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started_at))
+    yield shorten(one_line(run.name), MAX_CELL)
+    yield shorten(one_line(run.model), MAX_CELL)
+    yield "-" if run.mean is None else f"{run.mean:.3f}"
+    yield "" if run.interval_95 is None else f"{run.interval_95[0]:.3f} .. {run.interval_95[1]:.3f}"
+    yield "" if run.scored is None else f"{run.scored}/{run.total}" if run.total else str(run.scored)
+    yield str(run.failed or "")
+    yield "" if run.cost is None else f"${run.cost:.2f}"
+    yield "" if run.state == "complete" else run.state
+    yield one_line(", ".join(run.tags))
 
 
 @config_command(ViewerConfig, checked=False)
 def viewer(config: ViewerConfig, settings: DictConfig) -> None:
-    """Show rollouts, failures or datasets as a web page, or with --text in the terminal."""
+    """Show runs, rollouts, failures or datasets as a web page, or with --text in the terminal."""
+    if config.text and not config.jsonl_fpath:
+        found = registered_runs()
+        print(*run_lines(found, found[: config.limit]), sep="\n")
+        return
     if config.text:
         for line in text_report(config):
             print(line)

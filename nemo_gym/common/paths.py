@@ -3,6 +3,7 @@ directory, beside the package, and then in all of them under the folder that it 
 
 A server's folder is a package: `<server_type>.<implementation>.<module>` is imported from the folder's root."""
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -23,6 +24,7 @@ WORKING_DIR = Path(os.environ.get("PWD", ".")).absolute()
 """The folder in which this process was started."""
 
 CACHE_ENV_VAR = "NEMO_GYM_CACHE_DIR"
+STATE_ENV_VAR = "NEMO_GYM_STATE_DIR"
 EXTRA_ROOTS_ENV_VAR = "NEMO_GYM_EXTRA_ROOTS"
 """Folders to look in before the working directory, separated as in PATH."""
 
@@ -82,6 +84,38 @@ def cache_dir() -> Path:
     """Return the folder for files that can be made again."""
     default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "nemo_gym"
     return Path(os.environ.get(CACHE_ENV_VAR, default))
+
+
+def state_dir() -> Path:
+    """Return the folder for what commands remember of earlier ones."""
+    default = Path(os.environ.get("XDG_STATE_HOME", "~/.local/state")).expanduser() / "nemo_gym"
+    return Path(os.environ.get(STATE_ENV_VAR, default))
+
+
+def checked_out_commit(folder: Path) -> str | None:
+    """Return the commit that is checked out in the git repository of a folder. None if it is in none."""
+    for place in (folder, *folder.parents):
+        if (place / ".git").exists():
+            with contextlib.suppress(OSError, ValueError):
+                return _commit_of(place / ".git")
+            return None
+    return None
+
+
+def _commit_of(git: Path) -> str | None:
+    """Read the commit from git's files: starting git takes longer than the rest of a command's start."""
+    if git.is_file():  # of a worktree
+        git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref: "):
+        return head or None
+    name = head.removeprefix("ref: ")
+    common = git / (git / "commondir").read_text().strip() if (git / "commondir").exists() else git
+    for place in (git / name, common / name):
+        if place.is_file():
+            return place.read_text().strip()
+    packed = (common / "packed-refs").read_text().splitlines()
+    return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
 
 
 UV_FOLDER = PARENT_DIR / ".tools" / "bin"

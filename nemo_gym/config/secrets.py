@@ -28,10 +28,10 @@ PUBLIC_KEYS = frozenset(
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
         *("server_host", "where", "sort", "search"),
-        *("latency", "faults", "overrides", "folder", "prepare_script_args", "prompt_config", "uv_venv_dir"),
+        *("latency", "faults", "overrides", "prepare_script_args", "prompt_config", "uv_venv_dir"),
         *("environment", "model", "script", "agent", "config", "dataset", "output", "kind", "before", "after"),
         *("judge", "examples", "agent_map", "fan_out", "environment_routing_mode", "environment_server_name"),
-        "environment_server_routes",
+        *("environment_server_routes", "tags", "tag", "folder"),
     )
 )
 """Top-level keys whose text is not secret even if it is in `env.yaml`: settings, and parameters of commands."""

@@ -21,7 +21,7 @@ from nemo_gym.common.loads import stage_loads
 from nemo_gym.common.plugins import plugin
 from nemo_gym.common.words import count_of
 from nemo_gym.config.keys import ALIASES_KEY_NAME, ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.errors import AggregationError, ConfigError, RolloutError, SetupError
+from nemo_gym.errors import AggregationError, ConfigError, RolloutError
 from nemo_gym.rollouts.attempts import InFlight, MakeAttempt, Run, observed_attempt, retrying_run
 from nemo_gym.rollouts.config import MAX_PARALLEL, MIN_PARALLEL, RolloutCollectionConfig
 from nemo_gym.rollouts.dataset import (
@@ -38,6 +38,7 @@ from nemo_gym.rollouts.dataset import (
 from nemo_gym.rollouts.group_verification import GroupVerifier
 from nemo_gym.rollouts.live import CANCELLED, LiveRollouts, published, server_metrics
 from nemo_gym.rollouts.metrics import RunningMetrics, write_aggregate_metrics
+from nemo_gym.rollouts.registry import registered
 from nemo_gym.rollouts.resume import archive_output, load_completed
 from nemo_gym.rollouts.store import (
     CompletedIndex,
@@ -387,13 +388,11 @@ class RolloutCollectionHelper:
             caller = client or self.setup_server_client()
             stages_before = stage_loads(await server_metrics(caller))
             status = partial(self._status, output, metrics)
-            try:
+            known = registered(output, metrics, total=self.total, tags=config.tags, token_prices=config.token_prices)
+            with known, store.discarded_without_servers():
                 async with published(self._live, status, caller):
                     with log.opened(completed.contains) if log else contextlib.nullcontext():
                         await self._make_missing(config, store, completed, fingerprint, caller, log)
-            except SetupError:
-                store.discard_if_empty()
-                raise
         if _stamp(dataset) != stamp:
             logger.warning(DATASET_CHANGED, dataset)
         for server in caller.local.values():

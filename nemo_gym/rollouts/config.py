@@ -23,6 +23,9 @@ def _get_max_rollout_attempts() -> int:
 
 OTHER_AGENTS = "_default"
 
+TokenPrices = dict[Literal["input", "output"], float]
+"""US dollars per million tokens."""
+
 
 def _checked_repeats(given: int | dict[str, int]) -> int | dict[str, int]:
     numbers = given.values() if isinstance(given, dict) else (given,)
@@ -143,6 +146,14 @@ class RolloutCollectionConfig(CommandConfig):
     log_to: str | None = None
     """Log metrics while rollouts are made: `tensorboard:DIR`, `wandb:PROJECT` or `mlflow:URI`. Needs the extra of that
     name, such as nemo-gym[tensorboard]."""
+
+    tags: Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)] = Field(
+        default_factory=list
+    )
+    """Words to find this run by in `ng runs` and the viewer."""
+
+    token_prices: TokenPrices = Field(default_factory=dict)
+    """US dollars per million tokens, such as {input: 2.0, output: 8.0}. `ng runs` shows the cost of each run."""
 
     resume: Literal["ask", "continue", "restart"] = "ask"
     """If the output contains rollouts from a different input or configuration: `ask` stops with an error, `continue`

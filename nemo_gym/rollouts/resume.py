@@ -5,6 +5,7 @@ compares it with its own, so that rollouts of two kinds do not mix unnoticed. Th
 and the files that their configuration names."""
 
 import contextlib
+import hashlib
 import logging
 import os
 import platform
@@ -19,6 +20,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym import __version__
 from nemo_gym.common.atomic_files import write_json
+from nemo_gym.common.paths import checked_out_commit
 from nemo_gym.common.words import count_of, indented_list
 from nemo_gym.config.command_line import shown_arguments, shown_option
 from nemo_gym.config.keys import VOLATILE_KEYS, blocks_in, changes, dotted
@@ -64,6 +66,13 @@ class Manifest(BaseModel):
     command: list[str] = Field(default_factory=list)
     versions: dict[str, str] = Field(default_factory=dict)
     created_at: float = 0.0
+    commit: str | None = None
+    """What was checked out in the working directory, if that is in a git repository."""
+
+    def digest(self) -> str:
+        """Hash everything that `changes_to` compares."""
+        compared = [self.input.sha256, self.options, self.servers, self.files]
+        return hashlib.sha256(orjson.dumps(_lasting(compared), option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
 
     def changes_to(self, now: "Manifest") -> list[str]:
         """Describe what is different now, a line each."""
@@ -91,6 +100,13 @@ class Manifest(BaseModel):
         return {name: (before[name], after[name]) for name in before if after.get(name, before[name]) != before[name]}
 
 
+def _lasting(value: Any) -> Any:
+    """Return settings without those that do not change the replies of a server."""
+    if isinstance(value, dict):
+        return {name: _lasting(item) for name, item in value.items() if name not in VOLATILE_KEYS}
+    return [_lasting(item) for item in value] if isinstance(value, list) else value
+
+
 def make_manifest(
     input_path: Path,
     *,
@@ -110,6 +126,7 @@ def make_manifest(
         command=[Path(sys.argv[0]).name, *shown_arguments(sys.argv[1:])],
         versions={"nemo_gym": __version__, "python": platform.python_version()},
         created_at=round(time.time(), 3),
+        commit=checked_out_commit(Path.cwd()),
     )
 
 

@@ -23,7 +23,7 @@ import orjson
 from nemo_gym.common.forks import close_in_forks
 from nemo_gym.common.words import count_of, json_type
 from nemo_gym.config.keys import TASK_INDEX_FIELD
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, SetupError
 from nemo_gym.errors import StorageError as StorageError
 from nemo_gym.llm_api.stored_tokens import read_record
 from nemo_gym.rollouts.types import (
@@ -350,6 +350,15 @@ class RolloutStore:
         if self.is_empty:
             self.output.unlink(missing_ok=True)
             manifest_path(self.output).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def discarded_without_servers(self) -> Iterator[None]:
+        """If the servers do not start, delete an output that has nothing yet."""
+        try:
+            yield
+        except SetupError:
+            self.discard_if_empty()
+            raise
 
     @property
     def is_empty(self) -> bool:

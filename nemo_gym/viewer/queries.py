@@ -4,7 +4,7 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -133,7 +133,7 @@ POINTS = 1500
 """Maximum points of a scatter plot. Of more rows, evenly spaced ones are used."""
 MAX_REWARDS = 64
 TASK_SORTS = ("task", "count", "mean", "spread", "low", "high", "passed", "tokens", "seconds")
-COMPARE_SORTS = ("task", "change", "size", "first", "second")
+COMPARE_SORTS = ("task", "change", "size", *(f"mean{side}" for side in range(8)))
 
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{12,}|\d+", re.I)
 _FROM = "FROM rows JOIN details ON details.id = rows.id"
@@ -331,59 +331,83 @@ def has_rows_without_task(connection: sqlite3.Connection) -> bool:
 
 
 def compare_page(
-    connection: sqlite3.Connection, other: str, *, sort: str, offset: int, limit: int, by_prompt: bool
+    connection: sqlite3.Connection, others: Sequence[str], *, sort: str, offset: int, limit: int, by_prompt: bool
 ) -> Page:
-    """Compare two files task by task: the mean reward of each task in both."""
+    """Compare a file with others task by task: the mean reward of each task in all of them, and for each other file
+    the change against the first."""
     name = sort.removeprefix("-") or "size"
     if name not in COMPARE_SORTS:
         raise FilterError(f"Tasks cannot be sorted by '{name[:40]}'. Expected one of: {', '.join(COMPARE_SORTS)}.")
-    connection.execute("ATTACH DATABASE ? AS other", (other,))
+    for number, other in enumerate(others, 1):
+        connection.execute(f"ATTACH DATABASE ? AS side{number}", (other,))
     key = "prompt_key" if by_prompt else "task_key"
-    by_task = f"""SELECT {key} AS key, min(task) AS task, min(id) AS row, count(reward) AS count, avg(reward) AS mean
-        FROM {{}}.rows WHERE reward IS NOT NULL AND {key} IS NOT NULL GROUP BY {key}"""
-    joined = f"""SELECT a.key, coalesce(a.task, b.task) AS task, a.row AS a_row, b.row AS b_row, a.count AS a_count,
-        b.count AS b_count, a.mean AS first, b.mean AS second, b.mean - a.mean AS change, abs(b.mean - a.mean) AS size
-        FROM ({by_task.format("main")}) AS a JOIN ({by_task.format("other")}) AS b ON a.key = b.key"""
-    totals = connection.execute(
-        f"""SELECT count(*), sum(change > 1e-9), sum(change < -1e-9), avg(first), avg(second), avg(change),
-        avg(change * change) FROM ({joined})"""
-    ).fetchone()
+    joined = _tasks_of_all(len(others) + 1, key)
+    statistics = [_change_statistics(connection, joined, side) for side in range(len(others) + 1)]
     direction = "DESC" if sort.startswith("-") or not sort else "ASC"
     cursor = connection.execute(
-        f"{joined} ORDER BY {name} {direction}, a_row LIMIT ? OFFSET ?", (min(limit, MAX_PAGE), offset)
+        f"SELECT * FROM ({joined}) ORDER BY {name} {direction}, row0 LIMIT ? OFFSET ?", (min(limit, MAX_PAGE), offset)
     )
     names = [column[0] for column in cursor.description]
     found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    for each in found:
-        query = "SELECT prompt FROM details WHERE id = ?"
-        each["prompt"] = connection.execute(query, (each["a_row"],)).fetchone()[0]
-        if not by_prompt and each["change"]:
-            each.update(_rows_of_change(connection, each["key"], is_better=each["change"] > 0))
-    return {**_change_statistics(totals), "tasks": found}
+    tasks = [_compared_task(connection, task, len(others) + 1, by_prompt=by_prompt) for task in found]
+    return {"total": statistics[0]["total"], "sides": statistics, "tasks": tasks}
 
 
-def _rows_of_change(connection: sqlite3.Connection, key: int, *, is_better: bool) -> Page:
-    """Return the rollouts that show how a task changed: the worst of the worse file, the best of the other."""
-    orders = ("ASC", "DESC") if is_better else ("DESC", "ASC")
-    scored = "rows WHERE task_key = ? AND reward IS NOT NULL"
-    queries = (
-        f"SELECT id FROM {schema}.{scored} ORDER BY reward {order}, id LIMIT 1"
-        for schema, order in zip(("main", "other"), orders, strict=True)
+def _tasks_of_all(sides: int, key: str) -> str:
+    """Return the SQL of the tasks that all files have, with their statistics in each."""
+    by_task = f"""(SELECT {key} AS key, min(task) AS task, min(id) AS row, count(reward) AS count, avg(reward) AS mean
+        FROM {{}}.rows WHERE reward IS NOT NULL AND {key} IS NOT NULL GROUP BY {key}) AS s{{}}"""
+    schemas = ["main", *(f"side{number}" for number in range(1, sides))]
+    tables = [by_task.format(schema, number) for number, schema in enumerate(schemas)]
+    joins = [f"JOIN {table} ON s{number}.key = s0.key" for number, table in enumerate(tables) if number]
+    values = ", ".join(
+        f"s{number}.row AS row{number}, s{number}.count AS count{number}, s{number}.mean AS mean{number}"
+        for number in range(sides)
     )
-    rows = (connection.execute(query, (key,)).fetchone()[0] for query in queries)
-    return dict(zip(("a_row", "b_row"), rows, strict=True))
+    means = ", ".join(f"s{number}.mean" for number in range(sides))
+    numbers = ", ".join(f"s{number}.task" for number in range(sides))
+    last = sides - 1
+    return f"""SELECT s0.key AS key, coalesce({numbers}) AS task, {values}, s{last}.mean - s0.mean AS change,
+        max({means}) - min({means}) AS size FROM {tables[0]} {" ".join(joins)}"""
 
 
-def _change_statistics(totals: tuple[Any, ...]) -> Page:
-    count, up, down, first, second, change, squares = totals
+def _compared_task(connection: sqlite3.Connection, task: Page, sides: int, *, by_prompt: bool) -> Page:
+    query = "SELECT prompt FROM details WHERE id = ?"
+    prompt = connection.execute(query, (task["row0"],)).fetchone()[0]
+    shown = [{name: task[f"{name}{side}"] for name in ("row", "count", "mean")} for side in range(sides)]
+    if not by_prompt and task["size"]:
+        for side, each in enumerate(shown):
+            each["row"] = _row_of_change(connection, task["key"], side, shown) or each["row"]
+    return {**{name: task[name] for name in ("task", "change", "size")}, "prompt": prompt, "sides": shown}
+
+
+def _row_of_change(connection: sqlite3.Connection, key: int, side: int, shown: list[Page]) -> int | None:
+    """Return the rollout that shows how a task differs: the worst of the worst file, the best of the best one."""
+    means = [each["mean"] for each in shown]
+    if means[side] not in (min(means), max(means)):
+        return None
+    order = "ASC" if means[side] == min(means) else "DESC"
+    schema = f"side{side}" if side else "main"
+    query = (
+        f"SELECT id FROM {schema}.rows WHERE task_key = ? AND reward IS NOT NULL ORDER BY reward {order}, id LIMIT 1"
+    )
+    row: int = connection.execute(query, (key,)).fetchone()[0]
+    return row
+
+
+def _change_statistics(connection: sqlite3.Connection, joined: str, side: int) -> Page:
+    """Return the mean of a file, and its paired change against the first."""
+    count, up, down, mean, change, squares = connection.execute(
+        f"""SELECT count(*), sum(diff > 1e-9), sum(diff < -1e-9), avg(mean{side}), avg(diff), avg(diff * diff)
+        FROM (SELECT mean{side}, mean{side} - mean0 AS diff FROM ({joined}))"""
+    ).fetchone()
     error = math.sqrt(max(0.0, squares - change * change) / (count - 1)) if count and count > 1 else 0.0
     is_known = error > 1e-12  # unknown if all tasks differ equally
     return {
         "total": count,
         "up": up or 0,
         "down": down or 0,
-        "first": first,
-        "second": second,
+        "mean": mean,
         "change": change,
         "interval_95": list(mean_interval(change, error, count)) if is_known else None,
     }

@@ -11,33 +11,28 @@ import shlex
 import socket
 import sqlite3
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qs, quote
 
 import orjson
 from pydantic import BeforeValidator, Field
 
 from nemo_gym.client.server_client import base_url
-from nemo_gym.common.paths import find
 from nemo_gym.common.statistics import PASS_THRESHOLD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, GymError, PortError
-from nemo_gym.llm_api.stored_tokens import encode_stored
 from nemo_gym.rollouts.live import live_folder
+from nemo_gym.rollouts.registry import RunSummary, matching, set_tags
 from nemo_gym.rollouts.resume import read_manifest
-from nemo_gym.rollouts.store import failures_path, journal_path
+from nemo_gym.rollouts.store import journal_path
 from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body
 from nemo_gym.server.request_checks import ServerLimits, check_json, check_origin, check_token, is_loopback
 from nemo_gym.server.uvicorn_runner import bind, serve_until_interrupted
-from nemo_gym.training.token_file import ARROW, PARQUET, token_records
 from nemo_gym.viewer import display, queries
-from nemo_gym.viewer.display import NoSuchRowError
+from nemo_gym.viewer.files import Files, QueryTimeoutError
 from nemo_gym.viewer.index import Index
 from nemo_gym.viewer.queries import FilterError, search
 
@@ -45,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 ASK_TIMEOUT_S = 5.0
+MAX_TAG = 60
 
 
 class LiveRun:
@@ -116,6 +112,16 @@ async def cancel_rollout(runs: list[LiveRun], body: bytes) -> dict[str, Any]:
     return {"cancelled": run is not None and isinstance(number, int) and await run.cancel(number)}
 
 
+def change_tags(body: bytes) -> dict[str, Any]:
+    """Replace the tags of the run that the page names: `{"run": id, "tags": [...]}`."""
+    try:
+        asked = orjson.loads(body)
+        run, tags = str(asked["run"]), [str(tag)[:MAX_TAG] for tag in asked["tags"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError("The request does not name a run and its tags.") from error
+    return {"tags": set_tags(run, tags).tags}
+
+
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -124,119 +130,6 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-QUERY_TIMEOUT_S = 60.0
-_CHECK_EVERY = 20_000
-"""SQLite operations between checks of the time limit."""
-MAX_FILES = 30
-"""Maximum files of a folder, newest first."""
-_ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-T = TypeVar("T")
-
-
-class QueryTimeoutError(GymError):
-    """A query on a very large file took too long."""
-
-
-class Files:
-    """The opened files, in the order of the command line. Failures beside an output are opened with it."""
-
-    def __init__(self, paths: Iterable[str | Path]) -> None:
-        self._lock = threading.Lock()
-        self._indexes: list[Index] = []
-        self._failures_of: dict[int, int] = {}
-        self._converted = tempfile.TemporaryDirectory()
-        """For the rollouts of token files."""
-        try:
-            for file in dict.fromkeys(file for path in paths for file in _files_at(path)):
-                self._indexes.append(Index(self._lines_of(file)))
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        return len(self._indexes)
-
-    def close(self) -> None:
-        for index in self._indexes:
-            index.close()
-        self._converted.cleanup()
-
-    def _lines_of(self, file: Path) -> Path:
-        """The file, or the rollouts of a file of tokens as lines."""
-        if file.suffix not in (ARROW, PARQUET):
-            return file
-        lines = Path(self._converted.name) / f"{len(self._indexes)}_{file.name}.jsonl"
-        with lines.open("wb") as written:
-            written.writelines(encode_stored(record) + b"\n" for record in token_records(file))
-        return lines
-
-    def index(self, number: int) -> Index:
-        if not 0 <= number < len(self._indexes):
-            raise NoSuchRowError(f"There is no file {number}; the viewer has {len(self._indexes)} files.")
-        return self._indexes[number]
-
-    def listing(self) -> list[dict[str, Any]]:
-        """Name and progress of each file."""
-        self._add_failures()
-        is_one_folder = len({index.path.parent for index in self._indexes}) == 1
-        return [
-            {
-                "id": number,
-                "name": index.path.name if is_one_folder else f"{index.path.parent.name}/{index.path.name}",
-                "path": str(index.path),
-                "failures": self._failures_of.get(number),
-                **index.progress(),
-            }
-            for number, index in enumerate(self._indexes)
-        ]
-
-    def query(self, number: int, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query on the index of a file. Raises QueryTimeoutError if it takes too long."""
-        until = time.monotonic() + QUERY_TIMEOUT_S
-        with self.index(number).reading() as connection:
-            connection.set_progress_handler(lambda: time.monotonic() > until, _CHECK_EVERY)
-            try:
-                return ask(connection)
-            except sqlite3.OperationalError as error:
-                if "interrupt" not in str(error):
-                    raise
-                raise QueryTimeoutError(f"The query took longer than {QUERY_TIMEOUT_S:g} s. Narrow it.") from error
-
-    def _add_failures(self) -> None:
-        """Open the failures beside an output. They may appear during a run."""
-        with self._lock:
-            for number, index in list(enumerate(self._indexes)):
-                path = failures_path(index.path)
-                if number in self._failures_of or not path.is_file():
-                    continue
-                known = {each.path: place for place, each in enumerate(self._indexes)}
-                if path not in known:
-                    self._indexes.append(Index(path))
-                self._failures_of[number] = known.get(path, len(self._indexes) - 1)
-
-
-_BESIDE_OUTPUTS = ("_failures", "_journal", "_materialized_inputs")
-"""Suffixes of the files that a collection writes beside its rollouts."""
-
-
-def _files_at(path: str | Path) -> list[Path]:
-    """Return the file, or the newest outputs in a folder and its subfolders."""
-    place = find(path, what="file of rollouts").absolute()
-    if not place.is_dir():
-        return [place]
-    found = [file for pattern in ("*", "*/*") for file in place.glob(pattern) if file.name.endswith(_ENDINGS)]
-    outputs = [file for file in found if file.is_file() and not file.stem.endswith(_BESIDE_OUTPUTS)]
-    if not outputs:
-        raise ConfigError(f"{place} has no rollouts: neither it nor a folder in it has a .jsonl file.")
-    return sorted(outputs, key=lambda file: -file.stat().st_mtime)[:MAX_FILES]
 
 
 STATIC = Path(__file__).parent / "static"
@@ -267,6 +160,8 @@ def content_security_policy() -> bytes:
 
 
 PAGE = 100
+MAX_RUNS = 2000
+MAX_COMPARED = 8
 ROW_WAIT_S = 10.0
 FIRST_PAGE_WAIT_S = 2.0
 MAX_BODY = 10_000
@@ -281,6 +176,7 @@ SECURITY_HEADERS = [
     (b"x-frame-options", b"DENY"),
     (b"cache-control", b"no-store"),
 ]
+T = TypeVar("T")
 RAW_POLICY = b"default-src 'none'; sandbox"
 
 
@@ -339,12 +235,12 @@ class ViewerApp:
         self._assets = load_assets()
         self._threads = ThreadPoolExecutor(THREADS, "viewer")
         self._pages: dict[str, Callable[[Query], Any]] = {
-            "/api/files": lambda _query: {"files": files.listing(), "live": bool(find_runs())},
+            "/api/files": self._listing,
             "/api/rows": self._rows,
-            "/api/fields": lambda query: files.query(query.number("file"), queries.fields),
+            "/api/fields": lambda query: files.query(query.text("file"), queries.fields),
             "/api/summary": self._summary,
             "/api/tasks": self._tasks,
-            "/api/failures": lambda query: self._query_all(query.number("file"), queries.failures),
+            "/api/failures": lambda query: self._query_all(query.text("file"), queries.failures),
             "/api/row": self._row,
             "/api/tokens": self._tokens,
             "/api/compare": self._compare,
@@ -388,6 +284,13 @@ class ViewerApp:
             return await _send_json(send, found)
         if method == "GET" and path in self._streams:
             return await self._streams[path](Query(scope), receive, send)
+        if method == "GET" and path == "/api/runs":
+            live = await statuses(find_runs())
+            return await _send_json(send, await self._in_thread(self._runs, Query(scope), live))
+        if method == "POST" and path == "/api/runs/tags":
+            check_json(headers)
+            body = await read_body(limit_body(receive, MAX_BODY))
+            return await _send_json(send, await self._in_thread(change_tags, body))
         if method == "GET" and path == "/api/live":
             return await _send_json(send, {"runs": await statuses(find_runs())})
         if method == "POST" and path == "/api/live/cancel":
@@ -399,14 +302,36 @@ class ViewerApp:
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(function, *args))
 
-    def _query_all(self, number: int, ask: Callable[[sqlite3.Connection], T]) -> T:
+    def _query_all(self, key: str, ask: Callable[[sqlite3.Connection], T]) -> T:
         """Run a query on all rows of a file. Waits a moment for the index, which is enough for files of usual size."""
-        self._files.index(number).wait_for(sys.maxsize, timeout_s=FIRST_PAGE_WAIT_S)
-        return self._files.query(number, ask)
+        self._files.index(key).wait_for(sys.maxsize, timeout_s=FIRST_PAGE_WAIT_S)
+        return self._files.query(key, ask)
+
+    def _listing(self, query: Query) -> Any:
+        """List the opened files, after opening those that the page asks for."""
+        for key in query.words("open"):
+            with contextlib.suppress(display.NoSuchRowError):  # the view says so
+                self._files.index(key)
+        files = self._files
+        return {"files": files.listing(), "live": bool(find_runs()), "lists_runs": files.lists_runs}
+
+    def _runs(self, query: Query, live: list[dict[str, Any]]) -> Any:
+        """List the runs, with what collections in progress say of theirs."""
+        progress = {status["output"]: status for status in live}
+        found = list(matching(self._files.runs(), query.text("search").split()))
+        listed = [self._run(run, progress.get(run.output)) for run in found[:MAX_RUNS]]
+        return {"runs": listed, "total": len(found), "is_registry": self._files.is_registry}
+
+    def _run(self, run: RunSummary, status: dict[str, Any] | None) -> dict[str, Any]:
+        shown = run.model_dump(exclude={"pid", "process_start"})
+        now = {} if status is None else {"scored": status["scored"], "mean": status["mean_reward"]}
+        failed = {} if status is None else {"failed": sum(status["failed"].values()), "state": "running"}
+        is_there = Path(run.output).is_file()
+        return {**shown, **now, **failed, "folder": self._files.folder_of(run), "is_there": is_there}
 
     def _rows(self, query: Query) -> Any:
-        number, offset, limit = query.number("file"), query.number("offset", 0), query.number("limit", PAGE)
-        index = self._files.index(number)
+        key, offset, limit = query.text("file"), query.number("offset", 0), query.number("limit", PAGE)
+        index = self._files.index(key)
         index.wait_for(offset + min(limit, PAGE), timeout_s=FIRST_PAGE_WAIT_S)
         page = functools.partial(
             queries.rows_page,
@@ -416,14 +341,14 @@ class ViewerApp:
             limit=limit,
             columns=query.words("column"),
         )
-        return {**self._files.query(number, page), "progress": index.progress()}
+        return {**self._files.query(key, page), "progress": index.progress()}
 
     def _summary(self, query: Query) -> Any:
-        number = query.number("file")
+        key = query.text("file")
         query_statistics = functools.partial(
             queries.summary, where=query.text("where"), pass_threshold=query.real("pass_threshold", 1.0)
         )
-        return {**self._query_all(number, query_statistics), "progress": self._files.index(number).progress()}
+        return {**self._query_all(key, query_statistics), "progress": self._files.index(key).progress()}
 
     def _tasks(self, query: Query) -> Any:
         page = functools.partial(
@@ -434,17 +359,17 @@ class ViewerApp:
             limit=query.number("limit", PAGE),
             pass_threshold=query.real("pass_threshold", 1.0),
         )
-        return self._query_all(query.number("file"), page)
+        return self._query_all(query.text("file"), page)
 
     def _row(self, query: Query) -> Any:
-        number, row = query.number("file"), query.number("row")
+        key, row = query.text("file"), query.number("row")
         index = self._index_of_row(query)
         found = {**display.row_view(index, row), "fork": _fork_command(index.path, row)}
-        return {**found, **self._files.query(number, functools.partial(queries.neighbours, row=row))}
+        return {**found, **self._files.query(key, functools.partial(queries.neighbours, row=row))}
 
     def _index_of_row(self, query: Query) -> Index:
         """Return the index after waiting for the row: its link may be opened before it is indexed."""
-        index = self._files.index(query.number("file"))
+        index = self._files.index(query.text("file"))
         index.wait_for(query.number("row") + 1, timeout_s=ROW_WAIT_S)
         return index
 
@@ -454,27 +379,30 @@ class ViewerApp:
         return display.token_view(index, query.number("row"), call=call, offset=offset, vocabulary=self._vocabulary)
 
     def _compare(self, query: Query) -> Any:
-        first, second = query.number("file"), query.number("other")
-        if first == second:
+        keys = [query.text("file"), *query.words("other")]
+        paths = [self._files.index(key).path for key in keys]
+        if len(set(paths)) < len(paths):
             raise ConfigError("A file cannot be compared with itself.")
-        gaps = [self._query_all(number, queries.has_rows_without_task) for number in (first, second)]
+        if not 2 <= len(keys) <= MAX_COMPARED:
+            raise ConfigError(f"Expected 2 to {MAX_COMPARED} files to compare, found {len(keys)}.")
+        gaps = [self._query_all(key, queries.has_rows_without_task) for key in keys]
         has_gaps = any(gaps)
         page = functools.partial(
             queries.compare_page,
-            other=str(self._files.index(second).database),
+            others=[str(self._files.index(key).database) for key in keys[1:]],
             sort=query.text("sort"),
             offset=query.number("offset", 0),
             limit=query.number("limit", PAGE),
             by_prompt=has_gaps,
         )
-        return {**self._files.query(first, page), "by_prompt": has_gaps}
+        return {**self._files.query(keys[0], page), "by_prompt": has_gaps}
 
     async def _search(self, query: Query, receive: Receive, send: Send) -> None:
         """Stream hits and progress as JSON lines, until the end or until the client disconnects."""
         text = query.text("text")
         if not 0 < len(text) <= MAX_SEARCH:
             raise FilterError(f"The text to search for has {len(text)} characters; expected 1 to {MAX_SEARCH}.")
-        index, gone = self._files.index(query.number("file")), asyncio.Event()
+        index, gone = self._files.index(query.text("file")), asyncio.Event()
         watching = asyncio.create_task(_set_on_disconnect(receive, gone))
         try:
             await _start(send, b"application/x-ndjson", policy=RAW_POLICY)
@@ -488,7 +416,7 @@ class ViewerApp:
 
     async def _raw(self, query: Query, _receive: Receive, send: Send) -> None:
         """Send a complete row, or one of its values, as plain text."""
-        index, row, path = self._files.index(query.number("file")), query.number("row"), query.path("path")
+        index, row, path = self._files.index(query.text("file")), query.number("row"), query.path("path")
         if path:
             body = await self._in_thread(display.raw_value, index, row, path)
             await _send(send, body, b"text/plain; charset=utf-8", policy=RAW_POLICY)
@@ -556,6 +484,7 @@ class ViewerConfig(CommandConfig):
 
     ```bash
     ng view
+    ng view results/mcqa
     ng view rollouts.jsonl
     ng view before.jsonl after.jsonl
     ng view --text rollouts.jsonl
@@ -566,9 +495,9 @@ class ViewerConfig(CommandConfig):
 
     POSITIONAL: ClassVar[tuple[str, ...]] = ("jsonl_fpath",)
 
-    jsonl_fpath: Annotated[list[str], BeforeValidator(_as_list)] = Field(default=["results"], min_length=1)
-    """The file to show, or a list of files. A folder stands for the newest rollouts in it. `ng view FILE ...` is the
-    same."""
+    jsonl_fpath: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """The file to show, or a list of files, folders, or ids of runs. A folder is shown as a list of all rollouts in
+    it. By default the page lists all runs of yours, as `ng runs` does. `ng view FILE ...` is the same."""
 
     server_host: str = "127.0.0.1"
     """Address to listen on. Beyond this machine the page requires the token in the address that the command prints."""

@@ -14,9 +14,10 @@ from nemo_gym.common.redaction import one_line, printable
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.viewer import queries
 from nemo_gym.viewer.display import RecordView, read_row
+from nemo_gym.viewer.files import Files, files_for_text
 from nemo_gym.viewer.queries import Hit, search
 from nemo_gym.viewer.records import failed_row, output_items, parse_line, participants_of
-from nemo_gym.viewer.server import Files, ViewerConfig
+from nemo_gym.viewer.server import ViewerConfig
 
 WIDTH = 100
 """Width of the table outside of a terminal."""
@@ -38,10 +39,9 @@ _COLUMNS = {
 
 def text_report(config: ViewerConfig) -> Iterator[str]:
     """Yield the lines that `--text` prints, without control characters."""
-    with Files(config.jsonl_fpath) as files:
-        shown = [number for number in range(len(files)) if files.listing()]
-        for number in shown:
-            index = files.index(number)
+    with Files(files_for_text(config.jsonl_fpath)) as files:
+        for key in files.keys:
+            index = files.index(key)
             if config.row is not None:
                 index.wait_for(config.row + 1, timeout_s=INDEX_TIMEOUT_S)
                 yield from map(printable, _row(read_row(index, config.row)))
@@ -53,15 +53,15 @@ def text_report(config: ViewerConfig) -> Iterator[str]:
             if not index.rows:
                 continue
             if config.search is not None:
-                yield from _hits(files, number, config)
+                yield from _hits(files, key, config)
             else:
-                yield from _statistics(files, number, config)
-                yield from _rows(files, number, config)
+                yield from _statistics(files, key, config)
+                yield from _rows(files, key, config)
 
 
-def _statistics(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
+def _statistics(files: Files, key: str, config: ViewerConfig) -> Iterator[str]:
     summary = partial(queries.summary, where=config.where, pass_threshold=config.pass_threshold)
-    found = files.query(number, summary)
+    found = files.query(key, summary)
     if found["outcomes"]:
         yield "outcomes: " + ", ".join(f"{name} {count:,}" for name, count in found["outcomes"].items())
     if not found["scored"]:
@@ -86,9 +86,9 @@ def _histogram(histogram: dict[str, Any]) -> Iterator[str]:
             yield f"{low + number * width:>9.3g} .. {low + (number + 1) * width:<9.3g} {bar} {count:,}"
 
 
-def _rows(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
+def _rows(files: Files, key: str, config: ViewerConfig) -> Iterator[str]:
     page = partial(queries.rows_page, where=config.where, sort=config.sort, offset=0, limit=config.limit, columns=[])
-    found = files.query(number, page)
+    found = files.query(key, page)
     if found["hint"]:
         yield one_line(found["hint"])
     yield from map(one_line, _table(found["rows"]))
@@ -108,8 +108,8 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield "  ".join([*placed, shorten(prompt, prompt_width)]) if rows else "no rows"
 
 
-def _hits(files: Files, number: int, config: ViewerConfig) -> Iterator[str]:
-    found = search(files.index(number), config.search or "", is_cancelled=lambda: False)
+def _hits(files: Files, key: str, config: ViewerConfig) -> Iterator[str]:
+    found = search(files.index(key), config.search or "", is_cancelled=lambda: False)
     hits = (event for event in found if isinstance(event, Hit))
     for hit in itertools.islice(hits, config.limit):
         yield one_line(f"row {hit.row}  {hit.path}: {hit.before[-40:]}[{hit.match}]{hit.after[:40]}")

@@ -19,7 +19,7 @@ from nemo_gym.testing import running_servers, servers_of
 from nemo_gym.training import trace_of
 from nemo_gym.training.token_file import TokenFile, TokenWriter, read_tokens, segments_of, token_restorer, write_tokens
 from nemo_gym.viewer.display import token_view
-from nemo_gym.viewer.server import Files
+from nemo_gym.viewer.files import Files
 from tests.polling import PATIENCE_S
 from tests.stub_endpoint import stub_endpoint
 from tests.training.test_samples import AGENT, COUNTER, TokenEndpoint
@@ -172,8 +172,8 @@ async def test_a_collection_writes_tokens_to_a_file_of_their_own(tmp_path: Path)
             assert [row.segment.flatten().ids for row in rows] == [trace.segments[0].flatten().ids for trace in traces]
             assert [row.advantage for row in rows] == [0.0, 0.0]
             with Files([made]) as files:
-                files.index(0).wait_for(2**62, timeout_s=PATIENCE_S)
-                alone = token_view(files.index(0), 0)
+                files.index("0").wait_for(2**62, timeout_s=PATIENCE_S)
+                alone = token_view(files.index("0"), 0)
             assert [call["generation"] for call in alone["calls"]] == endpoint.sampled[:4]
     with indexed(output) as index:
         view = token_view(index, 0)

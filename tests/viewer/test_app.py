@@ -12,8 +12,11 @@ import httpx
 import pytest
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.metrics import RunningMetrics
+from nemo_gym.rollouts.registry import registered, run_id
 from nemo_gym.server.uvicorn_runner import bind, serving
-from nemo_gym.viewer.server import Files, ViewerApp
+from nemo_gym.viewer.files import Files
+from nemo_gym.viewer.server import ViewerApp
 from tests.jsonl import write_lines
 from tests.viewer.sample_files import HOSTILE, hostile_record, math_records, record, write_sample
 
@@ -58,9 +61,9 @@ async def test_failures_beside_an_output_come_with_it_also_later(tmp_path: Path)
         write_sample(tmp_path)
         (tmp_path / "rollouts_failures.jsonl").rename(tmp_path / "run_failures.jsonl")
         files = (await get(client, "files"))["files"]
-        assert (files[0]["failures"], files[1]["name"]) == (1, "run_failures.jsonl")
-        await get(client, "rows", file=1)
-        found = await get(client, "failures", file=1)
+        assert (files[0]["failures"], files[1]["name"]) == ("0-failures", "run_failures.jsonl")
+        await get(client, "rows", file="0-failures")
+        found = await get(client, "failures", file="0-failures")
     assert [(each["cause"], each["code"], each["count"]) for each in found] == [
         ("model", None, 2),
         ("judge", "refused", 1),
@@ -93,7 +96,7 @@ async def test_a_page_has_the_asked_rows_and_columns(tmp_path: Path) -> None:
     ("path", "status"),
     [
         ("/api/rows?file=7", 404),
-        ("/api/rows?file=-1", 400),
+        ("/api/rows?file=-1", 404),
         ("/api/rows?file=0&where=reward+%3C", 400),
         ("/api/rows?file=0&sort=%22", 400),
         ("/api/tasks?file=0&sort=reward;drop", 400),
@@ -102,6 +105,7 @@ async def test_a_page_has_the_asked_rows_and_columns(tmp_path: Path) -> None:
         ("/api/raw?file=0&row=0&path=x", 400),
         ("/api/search?file=0&text=", 400),
         ("/api/compare?file=0&other=0", 400),
+        ("/api/compare?file=0", 400),
         ("/api/nothing", 404),
     ],
 )
@@ -179,17 +183,57 @@ async def test_a_hostile_record_is_cut_and_stays_json(tmp_path: Path) -> None:
     assert reply.json()["record"]["response"]["output"][3]["content"][0]["text"]["length"] == 5_000_000
 
 
-async def test_a_folder_stands_for_the_newest_rollouts_in_it(tmp_path: Path) -> None:
+async def test_a_folder_is_a_list_of_the_rollouts_below_it_which_are_opened_when_asked_for(tmp_path: Path) -> None:
     for age, name in enumerate(
-        ("mcqa/old.jsonl", "mcqa/new.jsonl", "top.jsonl", "mcqa/new_failures.jsonl", "top_journal.jsonl")
+        (
+            "mcqa/deep/old.jsonl",
+            "mcqa/new.jsonl",
+            "top.jsonl",
+            "mcqa/new_failures.jsonl",
+            "top_journal.jsonl",
+            ".x/y.jsonl",
+        )
     ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         os.utime(write_lines(tmp_path / name, [record("q")]), (age, age))
     (tmp_path / "notes.txt").touch()
     async with viewer(tmp_path) as client:
-        files = (await get(client, "files"))["files"]
-    named = [f"{tmp_path.name}/top.jsonl", "mcqa/new.jsonl", "mcqa/old.jsonl", "mcqa/new_failures.jsonl"]
-    assert [each["name"] for each in files] == named
+        assert (await get(client, "files"))["files"] == []
+        runs = (await get(client, "runs"))["runs"]
+        opened = (await get(client, "files", open=runs[1]["id"]))["files"]
+        assert (await get(client, "rows", file=runs[2]["id"]))["total"] == 1
+        assert (await client.get("/api/rows?file=11111111")).status_code == 404
+    folders = ("", "/mcqa", "/mcqa/deep")
+    assert [run["folder"] for run in runs] == [f"{tmp_path.name}{folder}" for folder in folders]
+    assert [Path(each["path"]).name for each in opened] == ["new.jsonl", "new_failures.jsonl"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="has no rollouts"):
         Files([tmp_path / "empty"])
+
+
+async def test_without_files_the_runs_of_the_registry_are_listed_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEMO_GYM_STATE_DIR", str(tmp_path / "state"))
+    metrics = RunningMetrics()
+    names = ("a", "b", "c", "gone")
+    for luck, name in enumerate(names):
+        output = write_lines(tmp_path / f"{name}.jsonl", math_records(luck=luck))
+        with registered(output, metrics, total=24, tags=[f"luck-{luck}"], token_prices={}):
+            pass
+    (tmp_path / "gone.jsonl").unlink()
+    ids = {name: run_id(tmp_path / f"{name}.jsonl") for name in names}
+    async with viewer() as client:
+        runs = (await get(client, "runs"))["runs"]
+        assert {run["id"]: run["is_there"] for run in runs} == {ids[name]: name != "gone" for name in names}
+        assert [run["tags"] for run in (await get(client, "runs", search="tag:luck-1"))["runs"]] == [["luck-1"]]
+        tagged = await client.post("/api/runs/tags", json={"run": ids["a"], "tags": ["best", "best"]})
+        assert tagged.json() == {"tags": ["best"]}
+        assert (await client.post("/api/runs/tags", json={"run": "1", "tags": []})).status_code == 400
+        assert (await client.post("/api/runs/tags", content=b"{}")).status_code == 415
+        gone = await client.get("/api/rows", params={"file": ids["gone"]})
+        found = await get(client, "compare", file=ids["a"], other=[ids["b"], ids["c"]])
+    assert (gone.status_code, "are gone" in gone.json()["detail"]) == (404, True)
+    assert found["total"] == 6
+    assert [side["change"] > 0 for side in found["sides"]] == [False, True, True]
+    assert [len(task["sides"]) for task in found["tasks"]] == [3] * 6

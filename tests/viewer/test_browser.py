@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+import nemo_gym as gym
 from nemo_gym.common import event_loop
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.testing import example_row
-from nemo_gym.viewer.server import Files, ViewerApp
+from nemo_gym.viewer.files import Files
+from nemo_gym.viewer.server import ViewerApp
 from tests.commands import started
 from tests.jsonl import write_lines
 from tests.polling import until_sync
@@ -238,6 +240,42 @@ def test_two_files_are_compared_and_rollouts_shown_side_by_side(page: Any, show:
     left, right = (page.locator(".side").nth(number).bounding_box() for number in (0, 1))
     assert left["x"] < right["x"]
     assert left["y"] == right["y"]
+
+
+def test_runs_are_searched_tagged_and_compared(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEMO_GYM_STATE_DIR", str(tmp_path / "state"))
+
+    class Guess(gym.Environment):
+        async def verify(self, response: gym.NeMoGymResponse) -> float:
+            return float(response.output_text == "b")
+
+    async def letter(messages: list[dict[str, str]]) -> str:
+        return messages[-1]["content"]
+
+    for name in ("one", "two", "three"):
+        rows = ["a", "b", name[0]]
+        gym.evaluate(Guess, rows, model=letter, output=tmp_path / f"{name}.jsonl", progress=False)
+    with visiting(page) as url:
+        page.goto(url)
+        page.wait_for_selector("tr[data-run]")
+        assert page.locator("tr[data-run]").count() == 3
+        assert page.locator(".trends .spark .dot").count() == 3
+        page.locator("tr[data-run] >> nth=0").hover()
+        page.locator("button.add-tag >> nth=0").click()
+        page.fill("input.tag-input", "best, new")
+        page.press("input.tag-input", "Enter")
+        page.wait_for_selector(".tags .chip:has-text('best')")
+        for place in range(3):
+            page.locator("tr[data-run] input[type=checkbox]").nth(place).check()
+        page.click("#compare-runs:has-text('Compare 3 runs')")
+        page.wait_for_selector("#compared:has-text('tasks in all 3')")
+        assert page.inner_text("#whose") == "guess · letter_model · simple_agent"
+        page.keyboard.press("h")
+        page.fill("#find-run", "tag:best")
+        page.press("#find-run", "Enter")
+        page.wait_for_selector("#run-count:has-text('1 run')")
+        page.locator("td.name a").first.click()
+        page.wait_for_selector("main[data-view=rows] tr[data-row='2']")
 
 
 def test_search_finds_and_opens_the_place(page: Any, show: Callable[[str], Any]) -> None:

@@ -307,13 +307,14 @@ def test_two_files_are_compared_task_by_task(tmp_path: Path, by_prompt: bool) ->
     second = write_lines(tmp_path / "b.jsonl", math_records(luck=2))
     with indexed(first) as one, indexed(second) as two, one.reading() as connection:
         found = queries.compare_page(
-            connection, str(two.database), sort="-size", offset=0, limit=99, by_prompt=by_prompt
+            connection, [str(two.database)], sort="-size", offset=0, limit=99, by_prompt=by_prompt
         )
-    assert (found["total"], found["up"], found["down"]) == (6, 3, 0)
-    assert found["change"] == pytest.approx(found["second"] - found["first"])
+    first_side, side = found["sides"]
+    assert (found["total"], side["up"], side["down"]) == (6, 3, 0)
+    assert side["change"] == pytest.approx(side["mean"] - first_side["mean"])
     assert [task["task"] for task in found["tasks"][:3]] == [2, 1, 3]
-    low, high = found["interval_95"]
-    assert low < found["change"] < high
+    low, high = side["interval_95"]
+    assert low < side["change"] < high
 
 
 def test_failures_with_different_messages_are_told_apart(tmp_path: Path) -> None:
@@ -341,13 +342,13 @@ def test_a_compared_task_opens_the_rollouts_that_show_the_change(tmp_path: Path)
             with one.reading() as connection:
                 pages.append(
                     queries.compare_page(
-                        connection, str(other.database), sort="task", offset=0, limit=9, by_prompt=False
+                        connection, [str(other.database)], sort="task", offset=0, limit=9, by_prompt=False
                     )
                 )
     worse, better = pages[0]["tasks"][1], pages[1]["tasks"][0]
-    assert (worse["change"], worse["a_row"], worse["b_row"]) == (-0.5, 2, 3)
-    assert (better["change"], better["a_row"], better["b_row"]) == (0.5, 1, 0)
-    assert pages[1]["interval_95"] is None
+    assert (worse["change"], *(side["row"] for side in worse["sides"])) == (-0.5, 2, 3)
+    assert (better["change"], *(side["row"] for side in better["sides"])) == (0.5, 1, 0)
+    assert pages[1]["sides"][1]["interval_95"] is None
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,16 @@ function ticks(low, high, width, height) {
   );
 }
 
+// A line through values in their order, with a dot for each that opens it.
+export function sparkline(points, { width = 150, height = 36, onpick } = {}) {
+  const [low, high] = [Math.min(0, ...points.map((point) => point.value)), Math.max(1, ...points.map((point) => point.value))];
+  const x = (place) => 5 + (points.length < 2 ? (width - 10) / 2 : (place / (points.length - 1)) * (width - 10));
+  const y = (value) => 5 + ((high - value) / (high - low)) * (height - 10);
+  const path = points.map((point, place) => `${place ? "L" : "M"}${x(place).toFixed(1)} ${y(point.value).toFixed(1)}`).join("");
+  const dots = points.map((point, place) => svg("circle", { cx: x(place), cy: y(point.value), r: place === points.length - 1 ? 3.5 : 2.5, class: "dot", onclick: () => onpick?.(point) }, svg("title", {}, point.title)));
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart spark", role: "img", "aria-label": "mean rewards over time" }, svg("line", { x1: 0, x2: width, y1: y(low), y2: y(low), class: "grid" }), svg("path", { d: path, class: "line" }), dots);
+}
+
 // A curve through points whose x values are shown one beside the other: k = 1, 2, 4, …
 export function curve(points, { width = 420, height = 180 } = {}) {
   const left = 36;

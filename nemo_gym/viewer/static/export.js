@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
+import { fileNamed } from "./route.js";
 import { rolloutBody } from "./rollout.js";
 
 const MAX_ROWS = 300;
@@ -16,7 +17,7 @@ async function documentOf(rows) {
     const body = rolloutBody(found, file);
     for (let more = body.querySelector("button.more"); more; more = body.querySelector("button.more")) more.click();
     body.querySelectorAll("button, a.raw").forEach((each) => each.remove());
-    page.append(h("section", { class: "exported" }, h("h1", {}, `${files[file].name}, row ${row}`), body));
+    page.append(h("section", { class: "exported" }, h("h1", {}, `${fileNamed(files, file).name}, row ${row}`), body));
   }
   const head = `<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${POLICY}"><title>Rollouts</title>`;
   return `<!doctype html>\n<html lang="en"><head>${head}<style>${style}</style></head>${page.outerHTML}</html>\n`;

@@ -3,10 +3,10 @@
 import { get } from "./api.js";
 import { bars } from "./charts.js";
 import { h, number, visible } from "./dom.js";
-import { link } from "./route.js";
+import { fileNamed, link } from "./route.js";
 
 export async function failuresView({ file, files, signal }) {
-  const sources = [file, files[file]?.failures].filter((id) => id !== null && id !== undefined);
+  const sources = [file, fileNamed(files, file)?.failures].filter((id) => id !== null && id !== undefined);
   const found = await Promise.all(sources.map((id) => get("failures", { file: id }, signal)));
   const rows = found.flatMap((each, place) => each.map((failure) => ({ ...failure, file: sources[place] })));
   if (!rows.length) return h("p", { class: "quiet", id: "no-failures" }, "No failures in this file, nor in a failures file beside it.");

@@ -15,6 +15,8 @@ const HELP = [
   ["p", "plain text or rendered"],
   ["t", "tokens of the rollout"],
   ["e", "export the rollout or the selection as an HTML file"],
+  ["h", "list of runs"],
+  ["c", "compare the selected runs"],
   ["1 to 7", "rows, tasks, overview, failures, compare, search, live"],
   ["d", "dark or light"],
   ["?", "this list"],
@@ -49,6 +51,7 @@ function press(event) {
     d: toggleTheme,
     "/": () => go("search", { file }),
     u: () => go("rows", { file }),
+    h: () => go("runs"),
     ...Object.fromEntries(TABS.map((tab, place) => [String(place + 1), () => go(tab, { file })])),
     ...viewKeys,
   };

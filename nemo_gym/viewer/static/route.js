@@ -2,7 +2,7 @@
 
 export function current() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
-  return { name: path || "rows", params: new URLSearchParams(query || "") };
+  return { name: path, params: new URLSearchParams(query || "") };
 }
 
 export function link(name, parameters = {}) {
@@ -28,4 +28,6 @@ export function withParams(changes) {
   return link(name, { ...next, ...changes });
 }
 
-export const fileOf = (params) => Number(params.get("file") || 0);
+// Files of the command line are called 0, 1, …; others have the id of their run.
+export const fileOf = (params) => params.get("file") || "0";
+export const fileNamed = (files, id) => files.find((each) => each.id === id);

@@ -1,7 +1,7 @@
 // What the user has selected for export, and the list that j and k walk through.
 
 const chosen = new Map();
-const list = { file: -1, address: "", ids: [] };
+const list = { file: null, address: "", ids: [] };
 
 const key = (file, row) => `${file}:${row}`;
 

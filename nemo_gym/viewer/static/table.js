@@ -5,7 +5,7 @@ import { histogram } from "./charts.js";
 import { bytes, duration, h, number, percent, replace, rewardClass, visible } from "./dom.js";
 import { exportRows } from "./export.js";
 import { setViewKeys } from "./keys.js";
-import { current, go, link, withParams } from "./route.js";
+import { current, fileNamed, go, link, withParams } from "./route.js";
 import { clearSelection, isSelected, rememberList, select, selectedRows } from "./selection.js";
 
 const PAGE = 100;
@@ -166,7 +166,7 @@ export async function rowsView({ params, file, files, signal }) {
   const body = h("tbody", {}, page.rows.map((row) => line(row, file, columns, extra, texts, onSelect)));
   const table = h("div", { class: `scroll${extra.length > 2 ? " wide" : ""}` }, h("table", { class: "rows" }, h("thead", {}, header(params, columns, extra, texts)), body));
   view.append(h("div", { class: "between" }, pager(page.total, offset, page.rows.length, "range"), actions));
-  const failures = files[file]?.failures;
+  const failures = fileNamed(files, file)?.failures;
   if (!page.rows.length && !where && failures !== null && failures !== undefined)
     view.append(h("p", {}, "No rollout was scored. ", h("a", { href: link("failures", { file }) }, "Why they failed"), "."));
   if (page.hint) view.append(h("p", { class: "warn", id: "filter-hint" }, page.hint));
@@ -199,7 +199,7 @@ async function follow(file, page, signal) {
     if (signal.aborted) return;
     const range = document.getElementById("range");
     const now = await get("files", {}, signal).catch(() => null);
-    const found = now?.files[file];
+    const found = now && fileNamed(now.files, file);
     if (!found || !range) return;
     const isUnread = !page.rows.length && !current().params.get("where") && document.activeElement.id !== "filter";
     if (found.rows && isUnread) return window.dispatchEvent(new HashChangeEvent("hashchange"));
