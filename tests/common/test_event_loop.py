@@ -38,7 +38,7 @@ async def main():
     waiting = [asyncio.create_task(asyncio.to_thread(time.sleep, 600)) for _ in range(3)]
     await asyncio.sleep(0.1)
     for _ in range(3):
-        next_one = asyncio.create_task(asyncio.to_thread(os.write, 1, b"next\n"))
+        next_one = asyncio.create_task(asyncio.to_thread(os.write, 1, b"next\\n"))
         await asyncio.sleep(0)
         waiting.pop(0).cancel()
         waiting.append(next_one)
