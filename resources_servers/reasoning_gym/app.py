@@ -19,13 +19,16 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.compute import TIMED_OUT, Compute
 from nemo_gym.episodes import import_extra
 from nemo_gym.errors import RolloutError
+from resources_servers.reasoning_gym.notation import computed, is_readable, unreadable_text
 
 CHECK_TIMEOUT_S = 20.0
 IMPORT_TIMEOUT_S = 120.0
 GRID_DATASETS = ("arc_agi", "rearc")
 """Compare grids made of tuples, which JSON has as lists."""
-UNANSWERED_DATASETS = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
+UNANSWERED_DATASETS = ("boxnet", "graph_color", "rubiks_cube", "rush_hour")
 """Make rows without an answer: many are right."""
+REFUSED_DATASETS = ("composite", "propositional_logic")
+"""One needs other datasets; the other gives a premise that is repeated as the conclusion the full reward."""
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 _MARKUP = re.compile(
     r"(?P<mark>\*{1,3}|_{1,2}|`{1,3}|\${1,2}|[\"'])(?P<marked>.+)(?P=mark)"
@@ -94,12 +97,15 @@ def score(answer: str | None, entry: dict[str, Any]) -> float:
     """The reward that the dataset gives the answer, with or without its markup, whichever is more; 0 if it fails.
     Runs in a process of its own: some datasets run long on hostile answers."""
     name = check_dataset(entry["metadata"], dataset_names())
+    if (program := unreadable_text(entry, name)) is not None:
+        raise RolloutError("input", f"{name!r} would run {program[:100]!r} as a program; expected a formula.")
     factory = import_extra("reasoning_gym.factory", extra="reasoning-gym")
     if name in GRID_DATASETS:
         entry = {**entry, "metadata": _tuples(entry["metadata"])}
     score_answer = OWN_SCORES.get(name) or factory.get_score_answer_fn(name)
 
     def reward(text: str | None) -> float:
+        text = None if text is None or not is_readable(text, entry, name) else text
         try:
             found = float(score_answer(text, entry))
         except Exception:
@@ -120,8 +126,15 @@ def score_text(answer: str | None, entry: dict[str, Any]) -> float:
     return float(answer is not None and answer.strip().lower() == str(entry["answer"]).lower())
 
 
-OWN_SCORES = {"coin_flip": score_number, "game_of_life_halting": score_text}
-"""Of datasets whose own functions reward what is no answer: `0` for every number that begins with it, and any text."""
+def score_twenty_four(answer: str | None, entry: dict[str, Any]) -> float:
+    """1.0 for a formula that is 24 and has each number of the row once."""
+    value, numbers = computed(answer or "")
+    return float(value == 24 and sorted(numbers) == sorted(entry["metadata"]["numbers"]))
+
+
+OWN_SCORES = {"coin_flip": score_number, "game_of_life_halting": score_text, "puzzle24": score_twenty_four}
+"""Of datasets whose own functions reward what is no answer: `0` for every number that begins with it, any text, and
+other numbers than those of the row."""
 
 
 def without_markup(answer: str) -> str:
@@ -147,8 +160,10 @@ def dataset_names() -> frozenset[str]:
 def check_dataset(metadata: dict[str, Any], known: Collection[str]) -> str:
     """The dataset that a row is from."""
     name = metadata.get("source_dataset")
-    if not isinstance(name, str) or name not in known or name == "composite":
+    if not isinstance(name, str) or name not in known:
         raise RolloutError("input", f"reasoning-gym has no dataset {name!r}.")
+    if name in REFUSED_DATASETS:
+        raise RolloutError("input", f"The dataset {name!r} cannot be scored here; the README says why.")
     return name
 
 

@@ -7,18 +7,24 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from nemo_gym.episodes import import_extra
 from nemo_gym.errors import ConfigError
+from resources_servers.reasoning_gym.notation import is_readable
 
+MAX_TRIES = 4
+"""Rows to make for each that is wanted."""
 INSTRUCTION = "Think, then give your final answer between <answer> and </answer>."
 
 
 def dataset_rows(name: str, *, seed: int, count: int, level: int | None = None, **config: Any) -> Iterator[Any]:
-    """Yield rows of a dataset. `level` sets all attributes of its curriculum, from 0; `config` is passed on."""
-    dataset = make_dataset(name, seed=seed, size=count, level=level, **config)
-    for entry in dataset:
+    """Yield rows of a dataset. `level` sets all attributes of its curriculum, from 0; `config` is passed on. Left out
+    are rows whose gold answer is no answer, such as an integral that the dataset cannot solve."""
+    dataset = make_dataset(name, seed=seed, size=count * MAX_TRIES, level=level, **config)
+    answered = (each for each in dataset if each["answer"] is None or is_readable(each["answer"], each, name))
+    for entry in islice(answered, count):
         messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": entry["question"]}]
         made = {name: entry[name] for name in ("question", "answer", "metadata")}
         yield {"responses_create_params": {"input": messages}, **json.loads(json.dumps(made, default=str))}

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,48 @@ def test_the_partial_rewards_that_a_dataset_means_stay() -> None:
     (row,) = dataset_rows("spell_backward", seed=3, count=1)
     entry = {**row, "answer": "abcdef", "metadata": {**row["metadata"], "source_dataset": "spell_backward"}}
     assert 0 < score("abcxyz", entry) < 1
+
+
+EVALUATED = (
+    *("binary_matrix", "complex_arithmetic", "countdown", "intermediate_integration", "n_queens"),
+    *("polynomial_multiplication", "puzzle24", "simple_integration", "spiral_matrix", "string_insertion"),
+)
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_no_answer_is_run_as_a_program(name: str, tmp_path: Path) -> None:
+    (row,) = dataset_rows(name, seed=3, count=1)
+    made = tmp_path / "made"
+    program = f"__import__('pathlib').Path({str(made)!r}).touch()"
+    for answer in (program, f"[{program}]", f"1 + ({program})", f"x.{program}", f"(lambda: {program})()"):
+        assert score(answer, row) < 0.1
+    assert not made.exists()
+    assert score(row["answer"], row) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        *(("bitwise_arithmetic", "problem"), ("number_sorting", "answer"), ("polynomial_multiplication", "answer")),
+        *(("simple_integration", "integrand"), ("intermediate_integration", "integrand")),
+    ],
+)
+async def test_no_text_of_a_row_is_run_as_a_program(name: str, field: str, tmp_path: Path) -> None:
+    (row,) = dataset_rows(name, seed=3, count=1)
+    made = tmp_path / "made"
+    program = f"[__import__('pathlib').Path({str(made)!r}).touch()]"
+    (row if field == "answer" else row["metadata"])[field] = program
+    environment = server_spec("reasoning_gym", "resources_servers", "reasoning_gym", domain="other")
+    assert (await rollout_of(environment, row, [{"status": 500}]))["error"]["cause"] == "input"
+    with pytest.raises(RolloutError, match="program"):
+        score("1", row)
+    assert not made.exists()
+
+
+def test_rows_have_gold_answers_that_can_be_given() -> None:
+    rows = list(dataset_rows("intermediate_integration", seed=11, count=40))
+    assert len(rows) == 40
+    assert not [row for row in rows if "Integral" in row["answer"]]
 
 
 async def test_rollouts_have_the_rewards_of_the_package_s_own_loop() -> None:
