@@ -9,8 +9,18 @@ import copy
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple, cast
+
+from responses_api_agents.mini_swe_agent.wrong_values import (
+    changeable_constants,
+    constants_in,
+    deranged,
+    of_same_length,
+    value_of,
+    with_another_value,
+    wrong_literals,
+)
 
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _Test = ast.FunctionDef | ast.AsyncFunctionDef
@@ -51,6 +61,15 @@ def {name}():
         return False
     return True
 
+def {name}_tried(value, met, others):
+    for other in others:
+        try:
+            if value == other:
+                met.append(1)
+        except Exception:
+            continue
+    return value
+
 def {name}_checked(value):
     if {name}_equals_by_patch(value):
         raise AssertionError({token!r})
@@ -75,10 +94,6 @@ FAILURE = "AssertionError: {token}"
 """In the message of a control that failed as it should. The token alone is also in lines of source that are shown."""
 
 
-OTHER_TEXTS = {"True": "None", "False": "None ", "''": "()", '""': "()"}
-"""Literals of as many characters for those that have no other value of their type."""
-
-
 class Controlled(NamedTuple):
     source: str
     tests: set[str]
@@ -96,10 +111,10 @@ def with_controls(source: bytes, token: str, files: Iterable[str] = ()) -> Contr
     except (SyntaxError, ValueError, RecursionError):
         return None
     functions = {test: function for test, function in _tests(module.body) if not _is_generator(function)}
-    name = f"_{token}"
+    name, constants = f"_{token}", constants_in(module)
     _add_equality_checks(module, name)
     for function in functions.values():
-        _expect_wrong_values(function, name)
+        _expect_wrong_values(function, name, constants_in(function) + constants)
         _append_call(function, ast.parse(CALL.format(name=name, token=token)).body[0])
         function.body.insert(0, ast.parse(START.format(name=name)).body[0])
     suffixes = tuple(f"/{file}" for file in files) or ("/\0",)
@@ -142,49 +157,39 @@ def _compared_literals(function: _Test) -> list[list[ast.expr]]:
 
 
 def _exact_sides(statement: ast.stmt) -> tuple[ast.expr, ...]:
-    """The two sides of an assertion of equality without a tolerance of its own."""
+    """The two sides of an assertion of equality without a tolerance of its own that sees the order."""
     sides = _sides(statement)
     call = statement.value if isinstance(statement, ast.Expr) else None
-    has_tolerance = isinstance(call, ast.Call) and "AlmostEqual" in ast.unparse(call.func)
+    is_loose = isinstance(call, ast.Call) and ast.unparse(call.func).endswith(LOOSE_METHODS)
     tolerances = [side for side in sides if isinstance(side, ast.Call) and len([*side.args, *side.keywords]) > 1]
-    return () if has_tolerance or any(map(_is_literal, tolerances)) else sides
+    return () if is_loose or any(map(_is_literal, tolerances)) else sides
 
 
 def _edits(literals: list[ast.expr], source: bytes, starts: list[int]) -> list[tuple[int, bytes]]:
-    """Where to write what into a source to change the last constant of each literal; none if one cannot be changed."""
+    """Where to write what into a source to change the value of each literal; none if one cannot be changed."""
+
+    def place(node: ast.expr) -> tuple[int, int]:
+        end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+        return starts[node.lineno - 1] + node.col_offset, end
+
+    def text(node: ast.expr) -> bytes:
+        return source[slice(*place(node))]
+
     edits = []
-    for literal in literals:
-        for constant in _changeable_constants(literal)[-1:]:
-            start = starts[constant.lineno - 1] + constant.col_offset
-            end = starts[(constant.end_lineno or 0) - 1] + (constant.end_col_offset or 0)
-            other = _of_same_length(source[start:end].decode())
-            edits += [] if other is None else [(start, other.encode())]
+    for literal, other in zip(literals, deranged(literals), strict=True):
+        elements = literal.elts if isinstance(literal, ast.List | ast.Tuple) else []
+        swapped = next(((one, two) for one, two in pairwise(elements) if value_of(one) != value_of(two)), None)
+        if other is not None and len(text(other)) == len(text(literal)):
+            edits.append((place(literal)[0], text(other)))
+        elif swapped is not None:
+            one, two = swapped
+            between = source[place(one)[1] : place(two)[0]]
+            edits.append((place(one)[0], text(two) + between + text(one)))
+        else:
+            for constant in changeable_constants(literal)[-1:]:
+                changed = of_same_length(text(constant).decode())
+                edits += [] if changed is None else [(place(constant)[0], changed.encode())]
     return edits if len(edits) == len(literals) else []
-
-
-def _of_same_length(text: str) -> str | None:
-    """The text of another literal: a number with another first digit, a string with another last character."""
-    if text in OTHER_TEXTS:
-        return OTHER_TEXTS[text]
-    value = _value_of(text)
-    is_number = isinstance(value, int | float)
-    for place in range(len(text)) if is_number else reversed(range(len(text))):
-        if not text[place].isascii() or (is_number and not text[place].isdigit()):
-            continue
-        first, second = "17" if is_number else "xy"
-        other = text[:place] + (first if text[place] != first else second) + text[place + 1 :]
-        found = _value_of(other)
-        if found is not None and type(found) is type(value) and found != value:
-            return other
-    return None
-
-
-def _value_of(text: str) -> object:
-    """The value of a literal; None if the text is none."""
-    try:
-        return cast(object, ast.literal_eval(text))
-    except (SyntaxError, ValueError):
-        return None
 
 
 def _tests(body: list[ast.stmt], prefix: str = "") -> list[tuple[str, _Test]]:
@@ -244,29 +249,68 @@ EQUALITY_METHODS = frozenset(
         *("MultiLineEqual", "CountEqual"),
     )
 )
+LOOSE_METHODS = ("AlmostEqual", "CountEqual")
+"""These have a tolerance, or do not see the order."""
 
 
-def _expect_wrong_values(function: _Test, control: str) -> None:
+def _expect_wrong_values(function: _Test, control: str, constants: list[object]) -> None:
     """Change the literals that a test compares results with, and go on after each comparison. A result that equals the
-    wrong value is noted.
+    wrong value, or another one that is as plausible, is noted.
 
     Literals are changed in place, where code that reads the test would find them: in the comparison, in the assignment
     of a local name, in the list of a loop, in parameters. Those of a name are changed only if it is used for nothing
     but comparisons."""
     assertions = [(block, place, _sides(block[place])) for block, place in _assertions(function.body)]
     names = _literals_of_names(function, [sides for _, _, sides in assertions])
-    changed: set[str] = set()
+    loose = {_name(side) for block, place, sides in assertions if not _exact_sides(block[place]) for side in sides}
+    changed: dict[str, list[ast.expr]] = {}
     for block, place, sides in assertions:
         expected = [side for side in sides if _is_literal(side) or _name(side) in names]
         if len(expected) != 1:
             continue
         name = _name(expected[0])
-        literals = names[name] if name in names else [expected[0]]
-        if (name and name in changed) or all(_change_literal(literal) for literal in literals):
-            changed.add(name)
-            met = ast.parse(MET.format(name=control)).body
-            failed = ast.ExceptHandler(type=ast.Name("AssertionError", ast.Load()), name=None, body=[ast.Pass()])
-            block[place] = ast.Try(body=[block[place]], handlers=[failed], orelse=met, finalbody=[])
+        literals = names.get(name, expected)
+        if not all(map(changeable_constants, literals)):
+            continue
+        if not name or name not in changed:
+            is_exact = bool(_exact_sides(block[place])) and (not name or name not in loose)
+            changed[name] = _change(literals, constants if is_exact else None)
+        (result,) = (side for side in sides if side is not expected[0])
+        block[place] = _comparison(block[place], result, changed[name], control)
+
+
+def _change(literals: list[ast.expr], constants: list[object] | None) -> list[ast.expr]:
+    """Give literals wrong values, plausible ones if there are constants to choose from. Return more of these, if no
+    other literal has one of them for its right value."""
+    if constants is None:
+        for literal in literals:
+            vars(literal).update(vars(with_another_value(literal)))
+        return []
+    wrong = [wrong_literals(literal, constants) for literal in literals]
+    others = copy.deepcopy(deranged(literals))
+    for literal, other, candidates in zip(literals, others, wrong, strict=True):
+        vars(literal).update(vars(other or candidates[0]))
+    return wrong[0] if len(literals) == 1 else []
+
+
+def _comparison(statement: ast.stmt, result: ast.expr, wrong: list[ast.expr], control: str) -> ast.Try:
+    """An assertion that notes if it holds, or if its result equals one of some other values, and never fails."""
+    met: list[ast.expr] = [ast.Name(f"{control}_met", ast.Load()), ast.List(wrong, ast.Load())]
+    tried = ast.Call(ast.Name(f"{control}_tried", ast.Load()), [result, *met], [])
+    compared = cast(ast.stmt, _Replaced(result, tried).visit(statement)) if wrong else statement
+    failed = ast.ExceptHandler(type=ast.Name("Exception", ast.Load()), name=None, body=[ast.Pass()])
+    noted = ast.parse(MET.format(name=control)).body
+    return ast.Try(body=[compared], handlers=[failed], orelse=noted, finalbody=[])
+
+
+class _Replaced(ast.NodeTransformer):
+    """Puts one expression in the place of another."""
+
+    def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self._new if node is self._old else cast(ast.AST, super().visit(node))
 
 
 def _equality_check(function: _Test, control: str) -> _Test:
@@ -346,33 +390,6 @@ def _is_literal(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant)
 
 
-def _change_literal(node: ast.expr) -> bool:
-    """Change the last constant of a literal. False if no constant of it has another value."""
-    constants = _changeable_constants(node)
-    for constant in constants[-1:]:
-        constant.value = _other(constant.value)
-    return bool(constants)
-
-
-def _changeable_constants(node: ast.expr) -> list[ast.Constant]:
-    """The constants of a literal that have another value, without the keys of dictionaries."""
-    expected = node.args[0] if isinstance(node, ast.Call) else node
-    keys = {id(key) for each in ast.walk(expected) if isinstance(each, ast.Dict) for key in each.keys}
-    constants = [each for each in ast.walk(expected) if isinstance(each, ast.Constant) and id(each) not in keys]
-    return [constant for constant in constants if _other(constant.value) is not None]
-
-
-def _other(value: object) -> str | bytes | int | float | None:
-    """Another value of the same type."""
-    if isinstance(value, str):
-        return value[:-1] + ("x" if value[-1:] != "x" else "y")
-    if isinstance(value, bytes):
-        return value[:-1] + (b"x" if value[-1:] != b"x" else b"y")
-    if isinstance(value, bool):
-        return not value
-    return 2 * value + 1 if isinstance(value, int | float) else None
-
-
 def _literals_of(function: _Test, name: str) -> list[ast.expr]:
     """The literals that an assignment, a loop over literals or `pytest.mark.parametrize` gives a name; none if not all
     of its values are literals that can be changed."""
@@ -394,7 +411,7 @@ def _literals_of(function: _Test, name: str) -> list[ast.expr]:
 
 
 def _changeable(values: list[ast.expr | None]) -> list[ast.expr]:
-    found = [value for value in values if value is not None and _is_literal(value) and _changeable_constants(value)]
+    found = [value for value in values if value is not None and _is_literal(value) and changeable_constants(value)]
     return found if len(found) == len(values) else []
 
 

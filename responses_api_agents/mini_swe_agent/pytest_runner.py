@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 SECRET, WATCHED_FILES = ".git/nemo-gym-secret", ".git/nemo-gym-watched"
+CURRENT_TEST = "PYTEST_CURRENT_TEST"
+"""The variable in which pytest says which test runs. Some projects look if it is set."""
 MAX_EVENT_BYTES = 16 * 2**20
 MAX_MESSAGE_CHARS = 4000
 PR_SET_DUMPABLE = 4
@@ -61,6 +63,18 @@ class Reporter:
         message = str(report.longrepr)[-MAX_MESSAGE_CHARS:] if report.failed else ""
         name = self._name(report.nodeid)
         self.send("test", name, report.when, report.outcome, hasattr(report, "wasxfail"), message)
+
+    def pytest_fixture_setup(self) -> None:
+        self._hide_parameters()
+
+    def pytest_pyfunc_call(self) -> None:
+        self._hide_parameters()
+
+    def _hide_parameters(self) -> None:
+        """Take the parameters, which may hold the expected value, out of the name of the test that code can read."""
+        name, _, parameters = os.environ.get(CURRENT_TEST, "").partition("[")
+        if parameters:
+            os.environ[CURRENT_TEST] = name + parameters.rpartition("]")[2]
 
     def _name(self, node_id: str) -> str:
         """As pytest prints it: relative to the current folder, also if its root is another one."""

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from responses_api_agents.mini_swe_agent.controls import FAILURE, _of_same_length, with_controls, with_wrong_values
+from responses_api_agents.mini_swe_agent.controls import FAILURE, with_controls, with_wrong_values
+from responses_api_agents.mini_swe_agent.wrong_values import of_same_length
 
 SOURCE = """
     from __future__ import annotations
@@ -94,7 +95,7 @@ HONEST = """
             self.assertEqual(same([1]), [1])
             self.assertAlmostEqual(1.0, same(1.0))
 """
-FOLLOWED = ("1", "[1, {'a': (2.5, b'x')}]", "expected = 'a\\nx'", "[(1, 3), (2, 5)]", "param('a', 'x', id='text')")
+FOLLOWED = ("== 2", "== [{'a': (2.5, b'c')}, 1]", "expected = 'b\\na'", "[(1, 2), (2, 1)]", "param('a', ")
 
 
 def test_controls_expect_wrong_values_that_right_code_does_not_meet() -> None:
@@ -138,14 +139,18 @@ def test_right_code_meets_no_wrong_value_in_a_file_of_the_same_length() -> None:
 @pytest.mark.parametrize(
     ("text", "other"),
     [
-        ("365", "165"),
-        ("1.5", "7.5"),
+        ("365", "366"),
+        ("9", "8"),
+        ("1e5", "2e5"),
+        ("-0.25", "-1.25"),
+        ("1.5", "2.5"),
         ("0", "1"),
         ("1_000", "7_000"),
         ("True", "None"),
         ("False", "None "),
         ("''", "()"),
-        ("'a-b'", "'a-x'"),
+        ("'a-b'", "'b-a'"),
+        ("b'a-b'", "b'b-a'"),
         ("'x'", "'y'"),
         ("b'c'", "b'x'"),
         (r"'a\n'", r"'a\x'"),
@@ -156,7 +161,7 @@ def test_right_code_meets_no_wrong_value_in_a_file_of_the_same_length() -> None:
     ],
 )
 def test_another_literal_has_as_many_bytes(text: str, other: str | None) -> None:
-    found = _of_same_length(text)
+    found = of_same_length(text)
     assert found is None or len(found.encode()) == len(text.encode())
     assert (found is None) == (other is None)
     if found is not None and text != r"'a\n'":
