@@ -27,8 +27,7 @@ REDIRECTS = frozenset((301, 302, 303, 307, 308))
 ISATAP = 0x5EFE
 """What the third quarter of an address that is tunnelled over IPv4 says, but for the bit of uniqueness."""
 _NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("64:ff9b:1::/48", "168.63.129.16/32", "192.0.0.0/24")))
-"""What Python, or an older one, takes for global: NAT64 of one network, and addresses where clouds serve credentials of
-the machine."""
+"""Not all versions of Python know these: NAT64 of one network, and addresses at which clouds serve credentials."""
 _EMBED_IPV4 = tuple(map(ipaddress.ip_network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
 MASK = "***"
 HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; nemo-gym)", "Accept": "text/html,*/*;q=0.5"}
