@@ -24,6 +24,7 @@ import re
 import signal
 import socket
 import sqlite3
+import sys
 import threading
 import time
 
@@ -54,15 +55,14 @@ def swallow():
     while time.monotonic() < until:
         try:
             while time.monotonic() < until:
-                pass
+                time.sleep(0.001)
         except BaseException:
             pass
 
 def swallow_forever():
     while True:
         try:
-            while True:
-                pass
+            loop()
         except BaseException:
             pass
 
@@ -128,7 +128,16 @@ def fork_and_stay():
 ENVIRONMENT = f"""{WAYS}
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, tool
 
+def check(text):
+    if text.startswith("check "):
+        print("checking", file=sys.stderr, flush=True)
+        block("check", text)
+
 class BlockingResourcesServer(SimpleResourcesServer):
+    @classmethod
+    def check_row(cls, row):
+        check(row["responses_create_params"]["input"][-1]["content"])
+
     @tool
     async def act(self, text: str) -> str:
         "Do it."
@@ -192,9 +201,13 @@ def project(tmp_path: Path) -> Path:
 
 def make_project(folder: Path) -> Path:
     config: dict[str, Any] = {}
+    agent = {
+        **references("blocking"),
+        "datasets": [{"name": "example", "type": "example", "jsonl_fpath": "rows.jsonl"}],
+    }
     for name, kind, implementation, code, settings in (
         ("blocking", "resources_servers", "blocking", ENVIRONMENT, {"domain": "other"}),
-        ("agent", "responses_api_agents", "blocking_agent", AGENT, references("blocking")),
+        ("agent", "responses_api_agents", "blocking_agent", AGENT, agent),
         ("policy_model", "responses_api_models", "blocking_model", MODEL, {"replies": REPLIES}),
     ):
         place = folder / kind / implementation
@@ -354,6 +367,44 @@ def test_one_interrupt_ends_a_command_whose_servers_do_not_load(project: Path, w
     app.write_text(f'{WAYS}\nimport sys\nprint("loading", file=sys.stderr, flush=True)\n{way}()\n')
     with started("ng_collect_rollouts", *arguments(), cwd=project) as run:
         run.wait_for("loading")
+        run.signal(signal.SIGINT)
+        assert run.wait() in (130, -signal.SIGKILL), run.text
+
+
+GENERATOR = """
+from resources_servers.blocking.app import check
+
+def generate_rows(seed, count, difficulty):
+    check(open("way").read())
+"""
+
+
+PREPARE = ["ng_prepare_data", "+config_paths=[config.yaml]", "+mode=example_validation", "+output_dirpath=prepared"]
+EVALUATE = ["ng_eval", "config.yaml", "--dataset", "rows.jsonl"]
+GENERATE = ["ng_generate_data", "+entrypoint=resources_servers/blocking", "+output_dirpath=generated"]
+
+
+@pytest.mark.parametrize(
+    ("command", "way"),
+    [
+        (PREPARE, "loop"),
+        (PREPARE, "compute"),
+        (PREPARE, "swallow_forever"),
+        (EVALUATE, "compute"),
+        (GENERATE, "compute"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_one_interrupt_ends_a_command_that_checks_or_generates_rows(
+    project: Path, command: list[str], way: str
+) -> None:
+    write_rows(project, [f"check {way}"])
+    config = project / "config.yaml"
+    config.write_text(config.read_text().replace('"agent": {', '"player": {'))  # `agent` is a parameter of ng_eval
+    (project / "way").write_text(f"check {way}")
+    (project / "resources_servers" / "blocking" / "generate.py").write_text(GENERATOR)
+    with started(*command, cwd=project) as run:
+        run.wait_for("checking")
         run.signal(signal.SIGINT)
         assert run.wait() in (130, -signal.SIGKILL), run.text
 

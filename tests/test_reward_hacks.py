@@ -21,6 +21,7 @@ from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.errors import Cause, RolloutError
 from nemo_gym.server.tools import default_tools, with_tools
 from nemo_gym.testing import ServerSpec, rows_of, running_servers
+from tests.polling import PATIENCE_S
 from tests.reward_hacks.hack import CheckedElsewhere, Hack, Reply, items_of
 from tests.shipped_configs import ENVIRONMENTS, FOLDERS, servers_in, skip_if_isolated
 
@@ -81,7 +82,7 @@ async def mistakes(client: ServerClient, environment: str, hack: Hack) -> list[s
 async def outcome_of(client: ServerClient, environment: str, row: dict[str, Any], reply: Reply) -> float | Cause:
     """The reward, or the cause if there is no result."""
     try:
-        found = await verify_items(client, environment, row, items_of(reply), timeout_s=120, what=environment)
+        found = await verify_items(client, environment, row, items_of(reply), timeout_s=PATIENCE_S, what=environment)
     except RolloutError as error:
         return error.cause
     return float(found.record["reward"])
@@ -110,7 +111,8 @@ ANY_REWARD, FULL_REWARD = 1e-9, 1.0
 @each_environment
 async def test_no_environment_rewards_what_is_no_answer(folder: Path) -> None:
     rows = rows_of(folder / "data/example.jsonl")[: 1 if folder.name in NEEDS_TOOLS else None]
-    config = CheckVerifierConfig(full_reward=FULL_REWARD if folder.name in GIVES_SHARES else ANY_REWARD)
+    full_reward = FULL_REWARD if folder.name in GIVES_SHARES else ANY_REWARD
+    config = CheckVerifierConfig(full_reward=full_reward, verify_timeout_s=PATIENCE_S)
     own, servers = servers_for(folder)
     async with running_servers(servers) as client:
         checked = Checked(own.name, rows, gold_finder(own))

@@ -33,6 +33,7 @@ from nemo_gym.errors import ConfigError, GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.runtime.connect import connect_servers
 from nemo_gym.server.tools import default_tools, with_tools
+from nemo_gym.server.watchdog import interruptible
 
 GENERATOR = "generate.py"
 JUDGE_CONFIG = "responses_api_models/scripted_model/configs/scripted_model.yaml"
@@ -105,8 +106,9 @@ def generate_data(config: GenerateDataConfig, folder: Path) -> Generated:
     for path in paths.values():
         check_writable(path, overwrite=config.overwrite)
     total = config.train_count + config.validation_count
-    rows = _checked(load_generator(folder)(config.seed, total, config.difficulty), folder)
-    lines = [orjson.dumps(row) + b"\n" for row in rows]
+    with interruptible():
+        rows = _checked(load_generator(folder)(config.seed, total, config.difficulty), folder)
+        lines = [orjson.dumps(row) + b"\n" for row in rows]
     to_verify = [orjson.loads(line) for line in lines[: config.verify_limit]]
     if to_verify:
         event_loop.run_embedded(_verify(folder, to_verify))
@@ -142,8 +144,8 @@ def _checked(rows: Iterator[JsonObject], folder: Path) -> Iterator[JsonObject]:
 
 async def _verify(folder: Path, rows: Sequence[JsonObject]) -> None:
     config, environment = _environment_of(folder)
-    golds_of = gold_finder(environment)
     async with connect_servers(config) as client:
+        golds_of = gold_finder(environment)
         indexed, tools = iter(enumerate(rows)), await default_tools(client, environment.name)
 
         async def worker() -> None:

@@ -57,6 +57,7 @@ from nemo_gym.data.scan import (
 from nemo_gym.errors import ConfigError, GymError, MissingPathError, StartupError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.prompts import PromptConfig, apply_prompt_to_row, load_prompt_config
+from nemo_gym.server.watchdog import interruptible
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -476,15 +477,16 @@ class TrainDataProcessor:
         make_folder(self._output)
         self._spill = Spill(self._output)
         stamps = [_stamp(each.path) for each in datasets]
-        extents = [
-            replace(
-                extent_of(each.path, each.dataset.start_idx, each.dataset.end_idx),
-                environment=_importable(each.environment),
-            )
-            for each in datasets
-        ]
         options = self._scan_options(datasets)
-        found = event_loop.run_embedded(scan(extents, options, self._spill, on_progress=self._on_progress))
+        with interruptible():
+            extents = [
+                replace(
+                    extent_of(each.path, each.dataset.start_idx, each.dataset.end_idx),
+                    environment=_importable(each.environment),
+                )
+                for each in datasets
+            ]
+            found = event_loop.run_embedded(scan(extents, options, self._spill, on_progress=self._on_progress))
         checked = [
             CheckedDataset(source, statistics, {}, stamp=stamp)
             for source, statistics, stamp in zip(datasets, found, stamps, strict=True)

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import orjson
 
+from nemo_gym.common.interrupts import interrupts
 from nemo_gym.common.statistics import Moments
 from nemo_gym.compute.pool import Compute, ComputeError
 from nemo_gym.data.digests import DigestSet, Spill, digest, packed, sketch
@@ -416,7 +417,8 @@ async def _runner(stack: AsyncExitStack, found: list[FileStatistics], options: S
 
 async def _run_here(function: Callable[[ChunkTask], T], task: ChunkTask) -> T:
     await asyncio.sleep(0)  # so that an interrupt is handled between parts
-    return function(task)
+    with interrupts.stopping_with(None):  # the environment's code may block
+        return function(task)
 
 
 async def _failed_checks(extent: Extent, options: ScanOptions, run: Run) -> "dict[SlowCheck, str]":

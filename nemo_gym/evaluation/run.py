@@ -30,6 +30,7 @@ from nemo_gym.rollouts.dataset import dataset_path
 from nemo_gym.rollouts.progress import Progress
 from nemo_gym.rollouts.store import collated_inputs_path
 from nemo_gym.rollouts.types import Outcome
+from nemo_gym.server.watchdog import interruptible
 
 T = TypeVar("T")
 STOP_TIMEOUT_S = 30.0
@@ -133,9 +134,10 @@ def check_all_rows(collection: Collection) -> None:
     """Raise an error that lists the rows which do not fit their environment."""
     options = collection.options
     if options.prompt_config is None and options.agent_name is not None:
-        validator = row_validator(collection.config, options.agent_name, collection.classes)
-        tolerated = options.tolerated_failures
-        check_rows(dataset_path(options), validator, limit=options.limit, tolerated=tolerated)
+        with interruptible():
+            validator = row_validator(collection.config, options.agent_name, collection.classes)
+            tolerated = options.tolerated_failures
+            check_rows(dataset_path(options), validator, limit=options.limit, tolerated=tolerated)
 
 
 async def aevaluate(

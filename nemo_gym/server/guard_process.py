@@ -90,19 +90,24 @@ def signal_main_thread(pid: int, number: int) -> None:
     import ctypes  # only if something blocks
 
     try:
-        ctypes.CDLL(None).tgkill(pid, pid, number)
+        has_failed = ctypes.CDLL(None).tgkill(pid, pid, number)
     except AttributeError:  # not Linux, or an old C library
         os.kill(pid, number)
+    else:
+        if has_failed:
+            raise ProcessLookupError(pid)
 
 
 def read_stack(pid: int, stacks: int) -> "list[tuple[str, ...]]":
     """File, line and function of each frame, innermost first. Empty if the process does not react, such as if it is
-    stopped."""
+    stopped. Raises ProcessLookupError if it has ended."""
     text = b""
     for _ in range(STACK_TRIES):  # it writes none while it writes another, such as for Ctrl+C
         signal_main_thread(pid, STACK_SIGNAL)
         while select.select([stacks], [], [], STACK_WAIT_S)[0] and len(text) < MAX_STACK_BYTES:
-            text += os.read(stacks, 65536)
+            if not (received := os.read(stacks, 65536)):
+                raise ProcessLookupError(pid)
+            text += received
         if text:
             break
     return [match.groups() for match in map(FRAME.match, text.decode(errors="replace").splitlines()) if match]
@@ -127,4 +132,7 @@ def report(text: str) -> None:
 
 
 if __name__ == "__main__":
-    guard(int(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:]))
+    try:
+        guard(int(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:]))
+    except ProcessLookupError:
+        sys.exit()

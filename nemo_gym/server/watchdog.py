@@ -342,6 +342,29 @@ class Guard:
                 os.write(self._heartbeats, heartbeat)
 
 
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl+C end a command within seconds while it runs code of servers itself, such as their checks of rows. That
+    may block, and swallow KeyboardInterrupt."""
+    if not interrupts.is_handled:
+        yield
+        return
+    ended, guard = threading.Event(), Guard(kill_after_s=math.inf)
+
+    def send_heartbeats() -> None:
+        while not ended.wait(CHECK_EVERY_S):
+            guard.send(LOADING)
+
+    with guard, interrupts.stopping_with(None):
+        sender = threading.Thread(target=send_heartbeats, name="nemo-gym-heartbeats", daemon=True)
+        sender.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            sender.join()
+
+
 def _names(frames: Iterable[FrameType]) -> list[tuple[str, ...]]:
     """File, line and function of each frame."""
     return [(frame.f_code.co_filename, str(frame.f_lineno), frame.f_code.co_name) for frame in frames]

@@ -24,11 +24,10 @@ MAX_QUERY_CHARS = 8_000
 MAX_REPLY_BYTES = 10 * 2**20
 CHUNK_BYTES = 2**16
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
-AZURE_HOST = "168.63.129.16"
-"""A global address that inside Azure is the host's own services, with credentials among them."""
 ISATAP = 0x5EFE
 """What the third quarter of an address that is tunnelled over IPv4 says, but for the bit of uniqueness."""
-_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
+_NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("64:ff9b:1::/48", "168.63.129.16/32", "192.0.0.0/24")))
+"""Not all versions of Python know these: NAT64 of one network, and addresses at which clouds serve credentials."""
 _EMBED_IPV4 = tuple(map(ipaddress.ip_network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
 MASK = "***"
 HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; nemo-gym)", "Accept": "text/html,*/*;q=0.5"}
@@ -61,10 +60,10 @@ def is_public(address: str) -> bool:
     """True for an address that everybody on the internet can reach."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        if ip.is_site_local or ip in _LOCAL_NAT64:
+        if ip.is_site_local:
             return False
         ip = ip.ipv4_mapped or ip.sixtofour or _embedded_ipv4(ip) or ip
-    return ip.is_global and not ip.is_multicast and str(ip) != AZURE_HOST
+    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
 
 
 def _embedded_ipv4(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:

@@ -205,3 +205,6 @@ def test_a_guard_reads_the_stack_of_the_main_thread_on_a_busy_machine() -> None:
             signal_main_thread(blocked.pid, WATCHDOG_SIGNAL)
             functions = [function for _, _, function in read_stack(blocked.pid, blocked.stdout.fileno())]
             assert functions == ["compute", "<module>"]
+        blocked.kill()
+        with pytest.raises(ProcessLookupError):
+            read_stack(blocked.pid, blocked.stdout.fileno())

@@ -205,7 +205,10 @@ async def test_a_model_cannot_look_into_the_network_of_the_server(host: str) -> 
             (address, False)
             for address in ("64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "fec0::1", "::7f00:1", "::ffff:0:7f00:1")
         ),
-        *((address, False) for address in ("168.63.129.16", "::ffff:168.63.129.16", "64:ff9b::a83f:8110")),
+        *(
+            (address, False)
+            for address in ("168.63.129.16", "::ffff:168.63.129.16", "64:ff9b::a83f:8110", "192.0.0.192")
+        ),
         *((address, False) for address in ("2001:db9::5efe:7f00:1", "2001:db9::200:5efe:a00:1", "2001::1")),
         ("64:ff9b::808:808", True),
     ],
