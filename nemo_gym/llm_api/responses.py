@@ -395,11 +395,6 @@ def training_variant_of(kind: type[ResponseItem]) -> type[ResponseItem]:
 _NOT_RESUBMITTABLE = (NeMoGymResponseReasoningItem, TokenIDLogProbMixin)
 
 
-def is_resubmittable(item: ResponseItem) -> bool:
-    """True if an endpoint takes the item back as it is."""
-    return not isinstance(item, _NOT_RESUBMITTABLE)
-
-
 def for_resubmission(item: ResponseItem) -> JsonObject:
     """The item as a model endpoint takes it back: without nulls and tokens, and reasoning without its own text."""
     refused = {

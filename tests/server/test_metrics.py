@@ -104,7 +104,7 @@ async def test_routes_that_a_server_adds_with_fastapi_count_too(transport: str) 
     assert matching(page, "nemo_gym_requests_total", '"/explode"', '"internal"') == 1
 
 
-async def test_a_worker_tells_about_its_loop_its_pools_and_its_process() -> None:
+async def test_a_worker_reports_its_loop_its_pools_and_its_process() -> None:
     async with weather_stack() as stack:
         page = stack.apps["agent"].pages["/metrics"]
         await until(lambda: matching(page(), "nemo_gym_event_loop_lag_seconds_count") > 0)
