@@ -56,9 +56,9 @@ class NoMetricsResourcesServer(SimpleResourcesServer):
 
 COLLECT = """
 import sys
-from nemo_gym.cli import main
+from nemo_gym.cli.collect import collect_rollouts
 try:
-    main()
+    collect_rollouts()
 finally:
     print(*sys.modules)
 """
@@ -79,7 +79,7 @@ def test_progress_lines_count_the_rollouts_of_an_earlier_run(tmp_path: Path) -> 
 
 
 def test_a_collection_loads_nothing_that_only_public_code_needs(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", COLLECT, "collect", "rollouts", *ARGUMENTS]
+    command = [sys.executable, "-c", COLLECT, *ARGUMENTS]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()
     assert not {"aiohttp", "fastapi", "hydra"} & {*loaded}
