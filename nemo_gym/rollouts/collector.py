@@ -17,7 +17,7 @@ from nemo_gym.common.descriptors import (
     DESCRIPTORS_PER_REMOTE_ROLLOUT,
     limit_to_descriptors,
 )
-from nemo_gym.common.loads import stage_loads
+from nemo_gym.common.metrics import stage_loads
 from nemo_gym.common.plugins import plugin
 from nemo_gym.common.words import count_of
 from nemo_gym.config.keys import ALIASES_KEY_NAME, ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
@@ -342,15 +342,11 @@ class RolloutCollectionHelper:
         if config.resume == "restart":
             archive_output(output)
 
-        tracker: Any = None
+        reports = [self._live.add_outcome] if report is None else [self._live.add_outcome, report]
 
         def on_written(outcome: Outcome) -> None:
-            metrics.add_outcome(outcome)
-            self._live.add_outcome(outcome)
-            if tracker is not None:
-                tracker.add_outcome(outcome)
-            if report is not None:
-                report(outcome)
+            for add_outcome in reports:
+                add_outcome(outcome)
 
         with contextlib.ExitStack() as opened:
             tokens = None if config.tokens_output is None else plugin("token_writer")(Path(config.tokens_output))
@@ -366,9 +362,11 @@ class RolloutCollectionHelper:
                 store, fingerprint, dataset_path=dataset, config=config, settings=settings or {}, code=code
             )
             self.running_metrics, self.found = metrics, completed.count
+            reports.insert(0, metrics.add_outcome)
             if config.log_to is not None:
                 tracker = plugin("rollout_tracker")(config.log_to, made=completed.count)
                 opened.callback(tracker.close)
+                reports.append(tracker.add_outcome)
             if config.materialize_inputs:
                 write_materialized_inputs(config, completed, materialized_inputs_path(output))
             caller = client or self.setup_server_client()

@@ -21,8 +21,7 @@ import orjson
 
 from nemo_gym.client.head import base_url, fetch_metrics
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common.loads import STAGES, stage_loads, worker_loads
-from nemo_gym.common.metrics import Family
+from nemo_gym.common.metrics import STAGES, Family, stage_loads, worker_loads
 from nemo_gym.common.paths import cache_dir
 from nemo_gym.rollouts.attempts import InFlight
 from nemo_gym.rollouts.types import Outcome, RowKey

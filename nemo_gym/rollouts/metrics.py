@@ -17,7 +17,7 @@ import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
-from nemo_gym.common.loads import StageLoad
+from nemo_gym.common.metrics import StageLoad
 from nemo_gym.common.redaction import one_line
 from nemo_gym.common.statistics import (
     PASS_THRESHOLD,

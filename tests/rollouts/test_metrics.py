@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nemo_gym.common.loads import StageLoad
+from nemo_gym.common.metrics import StageLoad
 from nemo_gym.errors import Cause, RolloutError
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.types import Outcome, Row, metric_fields

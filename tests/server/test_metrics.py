@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.client.server_client import CookieJar, ServerReply
-from nemo_gym.common.loads import stage_loads
+from nemo_gym.common.metrics import stage_loads
 from nemo_gym.errors import RolloutError
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.server.uvicorn_runner import serving
