@@ -509,7 +509,8 @@ def plain_letters(text: str) -> str:
 def without_fonts(text: str) -> str:
     r"""Replace LaTeX font commands by their arguments: `\text{B}`, `\mathbf{\mathrm{B}}` and `{\bf B}` become `B`, as
     do bold tags of HTML, full-width letters and mathematical ones."""
-    text = plain_letters(text)
+    if not text.isascii():
+        text = plain_letters(text)
     if "\\" not in text and "<" not in text:
         return text
     for _ in range(_FONT_DEPTH):

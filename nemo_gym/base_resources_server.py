@@ -403,7 +403,7 @@ def tool_schemas_of(kind: type[SimpleResourcesServer]) -> list[dict[str, Any]]:
 
 
 def _check_types(tool_method: Callable[..., Any]) -> None:
-    """Raise ConfigError for an argument without a type: the model would not be told what to pass."""
+    """Raise ConfigError for an argument without a type: the model could not know what to pass."""
     parameters = inspect.signature(tool_method).parameters.values()
     named = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     untyped = [each.name for each in named if each.annotation is each.empty and each.name != "body"]

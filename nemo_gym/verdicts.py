@@ -114,7 +114,7 @@ class Labels:
     writes them in brackets, as `[[good]]`."""
 
     def __init__(self, scores: Mapping[str, float], *, meanings: Mapping[str, str] | None = None) -> None:
-        """`meanings` are told to the judge, by label."""
+        """`meanings` are explanations for the judge, by label."""
         self.scores, self.meanings = dict(scores), dict(meanings or {})
         _check_names(list(self.scores), "label")
         if unknown := self.meanings.keys() - self.scores.keys():
@@ -170,13 +170,13 @@ class Criterion:
 
     name: str
     text: str
-    """What the judge is told."""
+    """The text for the judge."""
     weight: float = 1.0
     verdict: Labels = field(default_factory=lambda: Labels({"yes": 1.0, "no": 0.0}))
     """Labels or a scale. By default `yes`, worth 1, and `no`, worth 0."""
 
     def line(self) -> str:
-        """The criterion as the judge is told it."""
+        """Return the criterion as the judge sees it."""
         marks = list(self.verdict.marks(self.name))
         ends = f"from {marks[0]} to {marks[-1]}" if isinstance(self.verdict, Scale) else " or ".join(marks)
         meanings = "".join(f"\n  {name}: {text}" for name, text in self.verdict.meanings.items())

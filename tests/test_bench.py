@@ -46,7 +46,7 @@ def test_a_soak_with_a_lost_or_wrong_rollout_fails(rewards: list[float], tmp_pat
         soak.check(tmp_path / "out.jsonl", 2)
 
 
-def test_rollouts_that_fail_give_no_figure(tmp_path: Path) -> None:
+def test_rollouts_that_fail_give_no_measurement(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("no JSON\n")
     model = "responses_api_models/scripted_model/configs/scripted_model.yaml"
     settings = [f"+config_paths=[{ONE_TURN.config},{model}]", "+head_server.port=1"]

@@ -61,7 +61,7 @@ def test_gymnasium_checks_it(counter: EnvironmentHost) -> None:
     env.close()
 
 
-def test_an_episode_is_told_played_and_scored(counter: EnvironmentHost) -> None:
+def test_an_episode_is_described_played_and_scored(counter: EnvironmentHost) -> None:
     env = NeMoGymEnv(host=counter)
     row = counter.rows()[0]
     observation, info = env.reset(options={"row": row})

@@ -164,7 +164,7 @@ async def test_other_labels_can_be_agreed_on() -> None:
 
 
 @pytest.mark.parametrize("labels", [("A", "B"), ("SAME", "SAME"), (" ", "NO"), ("YES", "N\nO")])
-def test_labels_that_cannot_be_told_from_an_answer_are_refused(labels: tuple[str, str]) -> None:
+def test_labels_that_could_be_part_of_an_answer_are_refused(labels: tuple[str, str]) -> None:
     with pytest.raises(ConfigError, match="label"):
         Judge(config(), TEMPLATE, equal_label=labels[0], not_equal_label=labels[1])
 

@@ -211,7 +211,7 @@ async def test_a_reward_can_be_configured_for_some_kinds_of_failure(client: Serv
 
 
 async def test_the_metrics_and_the_failures_file_name_the_kind(tmp_path: Path) -> None:
-    """`refused` has a reward here and `cut_off` has none; the figures count both."""
+    """`refused` has a reward here and `cut_off` has none; the metrics count both."""
     rows = write_lines(tmp_path / "rows.jsonl", map(row_for, ["refused", "refused", "cut_off", "Hm."]))
     config = RolloutCollectionConfig(
         agent_name="agent", input_jsonl_fpath=str(rows), output_jsonl_fpath=str(tmp_path / "out.jsonl"), max_attempts=1

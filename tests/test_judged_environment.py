@@ -91,7 +91,7 @@ def test_a_form_that_cannot_give_a_score_is_refused(make: Any) -> None:
 
 
 @pytest.mark.parametrize("form", [QUALITY, GRADES, RUBRIC, POINTS, Preference()])
-def test_the_instruction_tells_the_judge_what_is_read(form: VerdictForm) -> None:
+def test_the_instruction_says_what_is_read_of_a_verdict(form: VerdictForm) -> None:
     for marker in form.markers:
         name = marker.strip('[]"').rpartition(": ")[0]
         assert (marker in form.instruction) or isinstance(form, Scale) or name in form.instruction

@@ -11,7 +11,7 @@ from tests.polling import until_sync
 from tests.stacks import agent_config
 
 ROWS = 60
-CONFIG = agent_config("own_figures", replies=[{"latency_s": 0.5, "say": "Done."}])
+CONFIG = agent_config("own_metrics", replies=[{"latency_s": 0.5, "say": "Done."}])
 ENVIRONMENT = """
 from typing import Any
 
@@ -28,8 +28,8 @@ class OwnFiguresResourcesServer(SimpleResourcesServer):
 
 
 def test_a_collection_says_that_its_servers_are_gone_and_goes_on_with_new_ones(tmp_path: Path) -> None:
-    (tmp_path / "resources_servers/own_figures").mkdir(parents=True)
-    (tmp_path / "resources_servers/own_figures/app.py").write_text(ENVIRONMENT)
+    (tmp_path / "resources_servers/own_metrics").mkdir(parents=True)
+    (tmp_path / "resources_servers/own_metrics/app.py").write_text(ENVIRONMENT)
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "rows.jsonl").write_text((json.dumps(example_row("Wait.")) + "\n") * ROWS)
     port, output = f"+head_server.port={free_port()}", tmp_path / "out.jsonl"

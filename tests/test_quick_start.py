@@ -146,7 +146,7 @@ def test_when_the_supervisor_is_killed_its_workers_end_by_themselves(folder: Pat
         assert not alive
 
 
-def test_a_second_run_is_told_about_the_first(folder: Path) -> None:
+def test_a_second_run_reports_the_first(folder: Path) -> None:
     with started("ng_run", CONFIG_PATHS, cwd=folder) as run:
         run.wait_for("servers ready!")
         second = ng("ng_run", CONFIG_PATHS, cwd=folder)

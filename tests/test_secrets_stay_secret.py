@@ -115,7 +115,7 @@ def _collect_elsewhere(command_arguments: tuple[str, ...], run_folder: Path, fol
         return done.stdout + done.stderr
 
 
-async def test_a_run_tells_no_secret_over_http(tmp_path: Path) -> None:
+async def test_a_run_sends_no_secret_over_http(tmp_path: Path) -> None:
     async with stub_endpoint(echo) as stub:
         (tmp_path / "env.yaml").write_text(dotenv(stub.url))
         printed = await asyncio.to_thread(_ask_a_run, arguments(), tmp_path)

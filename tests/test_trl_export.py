@@ -119,7 +119,7 @@ def test_a_rollout_without_result_has_no_reward_and_training_goes_on(
     assert scores == [None, 0.0]
 
 
-def test_a_trainer_that_is_set_up_in_part_is_told_what_to_add(counter: TrlEnvironment) -> None:
+def test_the_error_of_an_incomplete_trainer_says_what_to_add(counter: TrlEnvironment) -> None:
     with pytest.raises(ConfigError, match=r"'nemo_gym_row'.*: prompt"):
         counter.environment_factory().reset(prompt=[])
     with pytest.raises(ConfigError, match="environment_factory"):

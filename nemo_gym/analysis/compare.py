@@ -47,7 +47,7 @@ class CompareConfig(CommandConfig):
     """Minimum reward that counts as a pass. A task passes if at least half of its rollouts do."""
 
     max_flips: int = Field(default=10, ge=0)
-    """How many flipped tasks to list for each direction."""
+    """Number of flipped tasks to list for each direction."""
 
     plots_fpath: str | None = None
     """Plot the rewards, pass@k, reward against length and time by stage of both runs into this SVG file."""

@@ -214,7 +214,7 @@ class KnownRows(NamedTuple):
     """The rows of a dataset that are unchanged since records were collected from them."""
 
     is_known: bytearray
-    """For each row, 1 if some record has its hash."""
+    """1 for each row whose hash a record has, else 0."""
     has_moved: bool
     """True if one of them is not at the index that its records have."""
 

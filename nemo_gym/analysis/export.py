@@ -32,7 +32,7 @@ from nemo_gym.training.token_traces import TokenTraceError
 
 T = TypeVar("T")
 Advantages = dict[tuple[int, str], float]
-"""By the offset of the record and the policy."""
+"""Samples by the offset of their record and their policy."""
 Reasoning = Literal["field", "think", "drop"]
 """Put a model's thoughts into `reasoning_content`, into the text between <think> tags, or nowhere."""
 
@@ -258,7 +258,7 @@ class ExportConfig(CommandConfig):
     """For DPO: minimum difference between the rewards of the chosen and the rejected answer."""
 
     reasoning: Reasoning = "field"
-    """Where reasoning goes: field (`reasoning_content`), think (in the text, between <think> tags) or drop."""
+    """Where to put reasoning: field (`reasoning_content`), think (in the text, between <think> tags) or drop."""
 
     include_incomplete: bool = False
     """Include rollouts that were cut off by a token or step limit before the model gave an answer."""

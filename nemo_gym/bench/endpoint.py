@@ -319,7 +319,7 @@ class _DelayedReplies:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, with one request at a time. It uses little memory, since thousands wait for their latency."""
+    """A connection, with one request at a time. It uses little memory, since thousands wait for their latency."""
 
     __slots__ = ("_behavior", "_received", "_transport", "_wanted")
 

@@ -68,7 +68,7 @@ def session_at(
 
 
 def measure_groups(environment: Environment, spec: EndpointSpec, *, groups: int) -> list[GroupsMeasured]:
-    """Measure the time to so many complete groups, in each way."""
+    """Measure the time to a number of complete groups, in each way."""
     with session_at(environment.config_paths, spec) as (session, endpoint):
         row = {**environment.rows[0], "agent_ref": {"type": "responses_api_agents", "name": environment.agent_name}}
         session.submit(row).result()

@@ -40,7 +40,7 @@ from nemo_gym.viewer.records import describe
 WIDTH = 70
 """Columns of the tables."""
 MAX_SHOWN = 50
-"""How many faults of tokens are printed."""
+"""Maximum number of token faults that are printed."""
 
 
 @command(CompareConfig)
@@ -175,7 +175,7 @@ class CheckTokensConfig(CommandConfig):
     or Parquet file of tokens."""
 
     format: Literal["rollouts", "nemo_rl", "verl", "skyrl", "slime", "trl", "tinker", "prime_rl", "areal"] = "rollouts"
-    """What the file contains: rollouts, or samples exported for this trainer."""
+    """Content of the file: rollouts, or samples exported for this trainer."""
 
     tokenizer: str | None = None
     """The policy's tokenizer.json, or its folder: compare text with tokens, and ids with the vocabulary."""

@@ -74,7 +74,7 @@ class BenchConfig(CommandConfig):
     """Share of model calls that fail."""
 
     faults: list[str | int] = Field(default=[])
-    """How they fail: 429, 500, 503, garbage, cut, hang_up, stall. By default in all of these ways but the last."""
+    """Kinds of failures: 429, 500, 503, garbage, cut, hang_up, stall. By default all except the last."""
 
     rollouts: int | None = Field(default=None, ge=1)
     """Rollouts of each point. By default twice as many as are in flight, and at least 100."""
@@ -92,7 +92,7 @@ class BenchConfig(CommandConfig):
     """Steps of a session, with mode=sessions."""
 
     step_wait_s: float = Field(default=1.0, ge=0)
-    """How long the server waits in a step, with mode=sessions."""
+    """With mode=sessions: seconds that the server waits in a step."""
 
     groups: int = Field(default=64, ge=1)
     """Groups of a training step, with mode=groups."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 END_GRACE_S, EXIT_FUNCTIONS_GRACE_S = 3.0, 30.0
-"""How long threads of servers may run on after a command has ended, and how long functions that Python calls at exit:
+"""Seconds for which threads of servers, and functions that Python calls at exit, may run after a command has ended:
 these may have something to store, unless the user has interrupted the command."""
 
 FAILED = 1

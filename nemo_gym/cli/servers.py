@@ -92,7 +92,7 @@ class RunHelper:
             self.start_config(config)
 
     def start_config(self, config: DictConfig) -> None:
-        """As `start`, with a configuration that is already read."""
+        """Run `start` with a configuration that is already read."""
         if not server_instances(config):
             raise NoServerInstancesError(
                 "The configuration has no server. Name the files that define them: "
@@ -408,7 +408,7 @@ class WorkerConfig(CommandConfig):
     """Answer GET /health on this port, from a thread of its own."""
 
     drain_timeout_s: float = Field(default=30.0, ge=0)
-    """How long rollouts in flight may take after SIGTERM."""
+    """Seconds that rollouts in flight get to finish after SIGTERM."""
 
 
 @config_command(WorkerConfig)

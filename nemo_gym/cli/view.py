@@ -17,8 +17,9 @@ from nemo_gym.common.redaction import one_line
 from nemo_gym.common.words import count_of, shorten
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.registry import RunSummary, forget, matching, registered_runs, runs_below, set_tags
+from nemo_gym.rollouts.registry import RunSummary, forget, registered_runs, set_tags
 from nemo_gym.server.request_checks import ServerLimits
+from nemo_gym.viewer.runs import matching, runs_below
 from nemo_gym.viewer.server import ViewerConfig, find_runs, serve_viewer, statuses
 from nemo_gym.viewer.text import text_report
 

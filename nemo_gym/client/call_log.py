@@ -94,7 +94,8 @@ RoutingKey = Literal["rollout", "group"]
 
 
 class Routing(NamedTuple):
-    """What model endpoints and routers in front of them may be told, so that requests that share a prompt meet."""
+    """The ids of a rollout and its group, which are sent to endpoints so that requests with a common prompt can go to
+    one replica."""
 
     rollout: str
     group: str
@@ -146,7 +147,7 @@ def rollout_context(
 
 
 def current_routing(key: RoutingKey) -> str | None:
-    """The rollout or group of the running task, as endpoints may be told."""
+    """Return the ids of the running task's rollout and group to send to endpoints."""
     rollout = current_rollout()
     return None if rollout is None or rollout.routing is None else getattr(rollout.routing, key)
 

@@ -102,7 +102,7 @@ class BlockedRollout(NamedTuple):
     pid: int
     """The process id of the worker that was killed."""
     name: str
-    """As `rollout_name` gives it."""
+    """The name of the rollout, as `rollout_name` returns it."""
     place: str
     """The line that blocked it."""
 
@@ -125,7 +125,7 @@ class WorkerAddress(NamedTuple):
     servers: tuple[str, ...]
     pid: int | None = None
     blocked: BlockedRollout | None = None
-    """Why it was killed the last time, if that is why."""
+    """The rollout that blocked it when it was killed the last time, if that was the reason."""
 
     def to_json(self) -> dict[str, Any]:
         """The address as `list_workers` reads it."""

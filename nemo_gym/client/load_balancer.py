@@ -317,7 +317,7 @@ class EndpointPool:
         self._slots = None if limit is None else asyncio.Semaphore(limit)
         self._was_reached = False
         self._num_answered = 0
-        """How many requests had a good reply."""
+        """The number of requests with a good reply."""
         self._down_since: float | None = None
         """By the lease clock: since when no request had a good reply, if the last one met an outage."""
 

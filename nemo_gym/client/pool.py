@@ -63,7 +63,7 @@ data might arrive just after a request was sent, and could not be distinguished 
 
 
 REDIRECTS = frozenset((307, 308))
-"""Those that repeat the request as it is. What other redirects lead to is not the reply to this request."""
+"""Redirects that repeat the request unchanged. Where other redirects lead is not the reply to this request."""
 MAX_REDIRECTS = 5
 _SENT_TO_ANY_ORIGIN = frozenset(("accept", "content-type"))
 
@@ -79,7 +79,7 @@ class Request(msgspec.Struct, frozen=True):
     cookies: Mapping[str, str]
     body: Body | None
     deadline: Deadline | None = None
-    """Of the caller, who tells the server how much time is left."""
+    """The deadline of the caller. The request says how much time is left."""
 
     def head(self, proxy: Proxy | None) -> bytes:
         """All that precedes the body. Raises ValueError for what cannot be sent."""
@@ -199,7 +199,7 @@ class _Peer:
     resolved_at: float = -math.inf
     no_reuse_until: float = -math.inf
     was_reached: bool = False
-    """A connection was ever made, whatever became of it."""
+    """True once a connection to the server was made."""
 
     def take_idle(self) -> Connection | None:
         """The connection that was used last, so that the others reach their keep-alive limit."""
@@ -433,7 +433,7 @@ class Closable(Protocol):
 
 
 def close_with_loop(thing: Closable) -> AsyncIterator[None]:
-    """Close a thing when the running loop ends, which closes the generators it has begun. Keep what this gives."""
+    """Close `thing` when the running loop ends: a loop closes its generators then. Keep a reference to the result."""
 
     async def hold() -> AsyncIterator[None]:
         try:

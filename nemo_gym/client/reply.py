@@ -27,12 +27,12 @@ from nemo_gym.llm_api.json_codec import Decoder, encode
 
 T = TypeVar("T")
 RawHeaders: TypeAlias = Mapping[str, str] | Sequence[tuple[bytes, bytes]] | bytes
-"""By name, as pairs, or the lines as they came."""
+"""Headers by name, as pairs, or as the lines that were received."""
 
 TRANSIENT_STATUSES = frozenset((408, 429, 431, 502, 503, 504))
-"""An overloaded server, or a proxy without one: the handler itself did not fail."""
+"""Statuses of an overloaded server, or of a proxy without one: the handler itself did not fail."""
 REFUSAL_STATUSES = frozenset((401, 410, 503))
-"""With these a server refuses a request before any handler sees it."""
+"""Statuses with which a server refuses a request before any handler sees it."""
 REFUSALS = {kind.CODE: kind for kind in (SessionError, SessionLostError, ProcessLostError, OverloadedError)}
 
 
@@ -149,7 +149,7 @@ def bounded(got: ServerReply, max_bytes: int, cause: Cause) -> ServerReply:
 
 
 def too_large(server: str, cause: Cause, message: str) -> RolloutError:
-    """It would be as large the next time."""
+    """Return the error for a reply over the limit. It is not retryable: the next one would be as large."""
     return RolloutError(cause, f"{server}: {message}.", server=server, retryable=False, status=502)
 
 

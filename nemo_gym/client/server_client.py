@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 END_SESSION_HEADER = "nemo-gym-end-session"
 CALL_TIMEOUT_S = 3600.0
-"""For a call that names no limit of its own. Finite, so that nothing waits for ever."""
+"""The default time limit of a call. Finite, so that nothing waits for ever."""
 MAX_CONNECT_TRIES = 5
 RELEASE_TIMEOUT_S = 2.0
 NO_COOKIES: Mapping[str, str] = {}
@@ -200,15 +200,16 @@ class ServerClient:
         path: str,
         body: Any = None,
         *,
+        method: str = "POST",
         cause: Cause = "internal",
         jar: CookieJar | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         ends_session: bool = False,
     ) -> ServerReply:
-        """As `call`, but a reply is returned whatever its status. Only no reply in time, or a lost session, is an
+        """Send a request and return the reply, whatever its status. Only no reply in time, or a lost session, is an
         error: the server may notice before this client that the time is over."""
         options: dict[str, Any] = {"timeout_s": timeout_s, "cause": cause, "ends_session": ends_session}
-        reply = await self._exchange("POST", server, path, body, jar, **options)
+        reply = await self._exchange(method, server, path, body, jar, **options)
         if reply.status == HTTPStatus.GATEWAY_TIMEOUT:
             raise_timeout(reply)
         return bounded(reply, self.http.max_response_bytes, cause)

@@ -84,10 +84,10 @@ class TimerWheel:
     def __init__(self) -> None:
         self.slots: dict[int, set[timeout]] = {}
         self.near: set[timeout] = set()
-        """Those with a timer of their own."""
+        """Timeouts that expire so soon that each has a timer."""
         self._is_ticking, self._tick_at = False, 0.0
         self.reports: dict[Report, float] = {}
-        """Whom to tell of a task that ignores its cancellation, and after how many seconds."""
+        """The callback for a task that ignores its cancellation, and how many seconds later it is called."""
 
     def add_slot(self, second: int) -> "set[timeout]":
         """Make the set of the timeouts that expire in that second."""
@@ -256,7 +256,7 @@ def extend_deadlines(seconds: float, *, blocking: "asyncio.Task[Any] | None") ->
 
 
 def is_interrupted_by(deadline: Deadline | None, *, at: float) -> bool:
-    """True if the deadline is a `timeout` that interrupts the running task then or before."""
+    """True if the deadline is a `timeout` that interrupts the running task at this time or earlier."""
     return deadline is not None and deadline.at <= at and deadline._task is asyncio.current_task()
 
 

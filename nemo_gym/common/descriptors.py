@@ -13,7 +13,7 @@ RESERVED = 96
 INBOUND_SHARE = 8
 """One eighth is kept for incoming connections; outgoing ones may take the rest."""
 MIN_INBOUND = 2
-"""However few there are: a collector asks an agent and its environment."""
+"""Minimum of incoming connections: a collector calls an agent and its environment."""
 MIN_CONNECTIONS = 6
 """With a limit below what is reserved. A process with few connections needs less than that."""
 MAX_CONNECTIONS = 2**20

@@ -27,11 +27,11 @@ collection among thousands of rollouts takes a tenth of all CPU time and finds n
 
 
 END_GRACE_S = 5.0
-"""How long tasks that are left when a program ends may take to end, too."""
+"""Time limit for tasks that still run when a program ends."""
 MAX_THREADS = 256
 """Upper bound for threads of handlers that block. They are started as needed."""
 MAX_ABANDONED_THREADS = 4096
-"""Upper bound for those whose handler goes on although nobody waits for it."""
+"""Upper bound for threads whose handler goes on although nobody waits for it."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -89,7 +89,7 @@ async def _cancelled_by_interrupts(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def _end_tasks() -> "set[asyncio.Task[Any]]":
-    """Cancel what is left of a program. Return the tasks that ignore it."""
+    """Cancel the tasks that still run when a program ends. Return those that ignore it."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()

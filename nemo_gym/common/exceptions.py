@@ -18,7 +18,7 @@ def leaf_errors(error: BaseException) -> Iterator[BaseException]:
 
 @contextmanager
 def raise_first_error() -> Iterator[None]:
-    """Raise the first error of a group that leaves the block, in place of the group."""
+    """Replace an exception group that the block raises by the first error in it."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -1,4 +1,5 @@
-"""Metrics of a process for Prometheus: families of samples, their text, and what every process reports of itself.
+"""Metrics of a process for Prometheus: families of samples, their text, what every process reports of itself, and how
+busy stages and workers are by their metrics.
 
 Counting is plain addition in `statistics`; samples are made when somebody asks. The processes of a
 run pass them on as JSON.
@@ -11,9 +12,10 @@ import resource
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypedDict
 
 import msgspec
 
@@ -126,3 +128,55 @@ def _resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS has no /proc and counts bytes
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+# How busy servers are
+
+
+STAGES = ("seed", "model", "tool", "verify")
+"""The stages of a rollout, in their order. Requests to agents are of the stages `rollout` and `agent`."""
+_WORKER_LOAD = {
+    "nemo_gym_rollouts_in_flight": "rollouts",
+    "process_cpu_seconds_total": "cpu_seconds",
+    "process_resident_memory_bytes": "memory_bytes",
+    "process_open_fds": "open_files",
+    "nemo_gym_worker_up": "is_up",
+}
+"""The metrics that say how busy a worker is, with the names under which a live run reports them."""
+
+
+def worker_loads(families: Iterable[Family]) -> list[dict[str, Any]]:
+    """Return how busy each worker is."""
+    workers: dict[str, dict[str, float]] = defaultdict(dict)
+    for family in families:
+        for _, labels, value in family.samples if family.name in _WORKER_LOAD else ():
+            load, name = workers[labels["worker"]], _WORKER_LOAD[family.name]
+            load[name] = load.get(name, 0.0) + value
+    return [{"worker": name, **load} for name, load in sorted(workers.items())]
+
+
+class StageLoad(TypedDict):
+    """The requests of one stage: how many are in flight, how many ended, and the seconds that these took."""
+
+    in_flight: int
+    requests: int
+    seconds: float
+
+
+def stage_loads(families: Iterable[Family]) -> dict[str, StageLoad]:
+    """Sum the requests of all servers and workers by the stage of a rollout."""
+    samples: dict[str, list[Sample]] = defaultdict(list)
+    for family in families:
+        samples[family.name] += family.samples
+    loads = {stage: StageLoad(in_flight=0, requests=0, seconds=0.0) for stage in STAGES} if samples else {}
+    stages: dict[tuple[str, str], str] = {}
+    for name, labels, value in samples["nemo_gym_stage_seconds"]:
+        stage = stages[labels["server"], labels["path"]] = labels["stage"]
+        load = loads.setdefault(stage, StageLoad(in_flight=0, requests=0, seconds=0.0))
+        if name.endswith("_sum"):
+            load["seconds"] += value
+        elif name.endswith("_count"):
+            load["requests"] += int(value)
+    for _, labels, value in samples["nemo_gym_requests_in_flight"]:
+        loads[stages[labels["server"], labels["path"]]]["in_flight"] += int(value)
+    return loads

@@ -38,7 +38,7 @@ other server names needs its own file there."""
 
 SERVER_FOLDERS = ("resources_servers", "responses_api_agents", "responses_api_models")
 PUBLIC_FOLDERS = (*SERVER_FOLDERS, "environment_servers")
-"""With that of a kind of server which only the public NeMo Gym has."""
+"""Also the folder of environment servers, which only the public NeMo Gym has."""
 
 
 def search_roots() -> list[Path]:
@@ -119,7 +119,7 @@ def _commit_of(git: Path) -> str | None:
 
 
 UV_FOLDER = PARENT_DIR / ".tools" / "bin"
-"""Where `make` puts uv."""
+"""The uv that `make setup` installs."""
 
 
 def find_uv() -> str:

@@ -22,7 +22,7 @@ _MIN_LINE_LENGTH = 16
 _JSON_ESCAPE = re.compile(r"\\u00([2-7][0-9A-Fa-f])")
 _URL_USER_INFO = re.compile(r"(?<=://)[^/\s?#\"'<>]+@")
 _URL_QUERY = re.compile(r"(://[^\s?#\"'<>]*)\?([^\s#\"'<>]+?)(?=[).,;:!\]}]*(?:[\s#\"'<>]|$))")
-"""Without the punctuation that follows a URL in a sentence."""
+"""Matches the query of a URL, without the punctuation that follows a URL in a sentence."""
 _QUERY_VALUE = re.compile(r"(^|&)([^&=]*=)?[^&]+")
 _MASKED_VALUE = rf"\1\2{MASK}"
 _AUTHORIZATION = re.compile(r"(?i)(authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic)\s+)[^\s\"',;}]+")

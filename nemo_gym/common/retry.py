@@ -76,10 +76,10 @@ Arguments = TypeVarTuple("Arguments")
 
 RETRIED_STATUSES = frozenset((408, 429, 500, 502, 503, 504, 520, 529))
 THROTTLING_STATUSES = frozenset((429, 503, 529))
-"""With these an endpoint asks for fewer requests."""
+"""Statuses by which an endpoint asks for fewer requests."""
 RATE_LIMIT_ERROR_CODES = [429, 502, 503, 504, 520]
 RETRY_ERROR_CODES = [*RATE_LIMIT_ERROR_CODES, 500]
-"""For servers that decide themselves what to retry. Our own code uses the sets above."""
+"""Statuses for servers that decide themselves what to retry. Our own code uses the sets above."""
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0
 MAX_RETRY_AFTER_S = 60.0

@@ -66,5 +66,5 @@ def set_active(tracing: Tracing | None) -> None:
 
 
 def header_lines() -> str:
-    """The current span as lines of a request."""
+    """Return the current span as header lines of a request."""
     return "" if active is None else "".join(f"{name}: {value}\r\n" for name, value in active.headers().items())

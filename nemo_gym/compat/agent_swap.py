@@ -15,7 +15,7 @@ from nemo_gym.errors import ConfigError
 
 UNBOUND = "???"
 KEPT = ("resources_server", "model_server", "datasets")
-"""What an agent keeps of the one that it replaces."""
+"""Settings that an agent keeps of the one that it replaces."""
 WAIVER = "allow_unsupported_pairing"
 
 

@@ -42,7 +42,7 @@ class BaseEnvironmentServerConfig(BaseRunServerInstanceConfig):
     max_concurrent_episodes: PositiveInt | None = None
     """Upper bound for episodes at once, in each worker."""
     queue_timeout_seconds: PositiveFloat | None = None
-    """How long an episode waits for its turn."""
+    """Seconds for which an episode waits for its turn."""
     default_episode_timeout_seconds: PositiveFloat | None = None
     cleanup_timeout_seconds: PositiveFloat
     """Timeout of the whole clean-up of an episode."""
@@ -78,7 +78,7 @@ class CleanupHandle:
 
 
 class CleanupContext:
-    """What to clean up after an episode, last first."""
+    """Clean-up functions of an episode, called last first."""
 
     def __init__(self, episode_id: EpisodeId, cleanup_timeout_seconds: float) -> None:
         self.episode_id, self.cleanup_timeout_seconds = episode_id, cleanup_timeout_seconds

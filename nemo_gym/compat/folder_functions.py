@@ -30,7 +30,7 @@ IGNORE_FILES = frozenset(
 TOKEN_HEADER = NEMO_GYM_MCP_SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"  # noqa: S105 -- the name of a header
 _SERVER_NAME: ContextVar[str | None] = ContextVar("server_name", default=None)
 connection_pool = SimpleNamespace(_SERVER_NAME=_SERVER_NAME)
-"""Which server a request of the shared client is for."""
+"""Holds the name of the server that a request of the shared client is for."""
 
 
 @contextmanager

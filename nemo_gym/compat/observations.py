@@ -146,7 +146,7 @@ class TrajectoryToolCall(ToolCallObservation):
 
 
 class ModelCallMetadata(_Observation):
-    """What is known of the response to a model call."""
+    """Return the known fields of the response to a model call."""
 
     model_config = ConfigDict(extra="allow", validate_assignment=True)
 

@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 Tasks = Sequence[Sequence[Record]]
 ScoreFunction = Callable[[Any], Mapping[str, float | bool]]
 Scores = list[list[dict[str, float]]]
-"""By task and rollout: the scores by name."""
+"""Scores by name, for each rollout of each task."""
 
 _SPREADS = ("std_dev_across_runs", "std_err_across_runs", "avg_sample_std_dev")
 

@@ -1,4 +1,4 @@
-"""Which server plays a row of the public NeMo Gym: its agent, or the environment server in front of it.
+"""Find the server that plays a row of the public NeMo Gym: its agent, or the environment server in front of it.
 
 A row names its agent in `agent_ref`, or in `task_source` who declares its dataset. `agent_map` and `fan_out` send it
 to other agents. A row with `task_id` and `task_input` goes to the environment server of its task set."""

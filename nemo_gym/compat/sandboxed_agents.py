@@ -1,4 +1,4 @@
-"""What agents of the public NeMo Gym call that run a program in a sandbox."""
+"""Functions for agents of the public NeMo Gym that run a program in a sandbox."""
 
 import asyncio
 import ipaddress
@@ -91,7 +91,7 @@ async def verify_agent_response(
 
 
 class AsyncSandboxCompose:
-    """One sandbox for each service of a compose file. No provider here can make them."""
+    """A sandbox for each service of a compose file. No provider here can make them."""
 
     def __init__(
         self,

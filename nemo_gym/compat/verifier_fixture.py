@@ -15,7 +15,7 @@ Kind = Literal["full_reward", "zero_reward", "malformed", "determinism"]
 Determinism = Literal["seeded", "stochastic", "unknown"]
 REQUIRED: tuple[Kind, ...] = ("full_reward", "zero_reward", "malformed")
 TIMES = 2
-"""How often a case of a seeded verifier is scored."""
+"""Number of times that a case of a seeded verifier is scored."""
 
 
 class VerifierFixtureError(ValueError):
@@ -24,7 +24,7 @@ class VerifierFixtureError(ValueError):
 
 @dataclass(frozen=True)
 class VerifierFixture:
-    """How to make a verifier, and where its cases are."""
+    """The factory of a verifier, and the file of its cases."""
 
     server_factory: Callable[[], Any]
     request_model: type[BaseModel]
@@ -37,7 +37,7 @@ class VerifierFixture:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What a verifier did with a case."""
+    """The result of a verifier for a case."""
 
     name: str
     kind: Kind

@@ -39,7 +39,7 @@ MAX_ARGUMENT_BYTES = 32 * 2**20
 
 
 LONG_TEXT = 32_768
-"""Characters. `run_if_long` reads a longer text in a worker."""
+"""Characters. `run_if_long` runs the function for a longer text in a worker."""
 _RAISE: Any = object()
 
 
@@ -93,7 +93,7 @@ class Compute:
         self._workers: set[Worker] = set()
         self._is_closed = False
         self._tasks = 0
-        """That run or wait."""
+        """Tasks that run or wait."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -27,7 +27,7 @@ from nemo_gym.compute.protocol import (
 )
 
 START_TIMEOUT_S = 120.0
-"""For the fork and all imports, the slowest of which take seconds on an idle machine."""
+"""Time limit for the fork and all imports. Slow ones take seconds on an idle machine."""
 MIN_WAIT_S = 0.01
 """The shortest wait for an answer. One such wait follows after a limit is exceeded, since the event loop may have been
 too busy to read an answer that was in time."""

@@ -1,4 +1,4 @@
-"""The names that a configuration gives a meaning to, and how to walk one that is plain dicts and lists. Importing this
+"""Names with a meaning in a configuration, and functions to walk one of plain dicts and lists. Importing this
 costs nothing."""
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ DIRECTIVES = ("_inherit_from", "_copy", "_delete_key")
 DUMMY_MODEL = "dummy_model"
 ENVIRONMENT_SERVERS = "environment_servers"
 ALIASES_KEY_NAME = "environment_server_aliases"
-"""Where a loaded configuration says which environment servers there are, each with its agent."""
+"""The key under which a loaded configuration lists its environment servers, each with its agent."""
 """Keys that only configurations of the public NeMo Gym use: `nemo_gym.compat.config_directives`."""
 
 NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME = "NEMO_GYM_CONFIG_DICT"

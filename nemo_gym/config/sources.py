@@ -52,7 +52,7 @@ class Source:
     """One mapping to merge."""
 
     label: str
-    """Its name in messages."""
+    """The name of the source in messages."""
 
     config: DictConfig = field(repr=False)
 

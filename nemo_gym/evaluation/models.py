@@ -75,7 +75,7 @@ class Setup:
     config_paths: list[str] = field(default_factory=list)
     settings: JsonObject = field(default_factory=dict)
     classes: dict[str, type[Any]] = field(default_factory=dict)
-    """By the name of the server."""
+    """Models by the name of their server."""
     code: dict[str, str] = field(default_factory=dict)
     """Hashes of these classes and of functions."""
 
@@ -314,7 +314,7 @@ def _function_setup(function: ModelFunction) -> Setup:
 
 
 def _plain(reply: Any, name: str) -> JsonObject:
-    """What a function has returned, as the JSON of a response or of a chat completion."""
+    """Return the result of a function as the JSON of a response or of a chat completion."""
     if isinstance(reply, str):
         return response_of(message(reply))
     if isinstance(reply, BaseModel):

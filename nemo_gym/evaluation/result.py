@@ -1,4 +1,4 @@
-"""What an evaluation returns: statistics, rollouts, failures, a DataFrame, and HTML for notebooks."""
+"""The result of an evaluation: statistics, rollouts, failures, a DataFrame, and HTML for notebooks."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ MAX_SHOWN_MESSAGES = 3
 
 
 class Turn(NamedTuple):
-    """One line of a conversation."""
+    """A line of a conversation."""
 
     who: str
     """`user`, `system`, `model`, `tool call`, `tool` or `reasoning`."""
@@ -81,7 +81,7 @@ class Rollout(Mapping[str, Any]):
 
     @property
     def repeat(self) -> int:
-        """Which rollout of its row it is, from 0."""
+        """Index of the rollout among those of its row."""
         return rollout_key(self.record)[1]
 
     @property
@@ -107,7 +107,7 @@ class Rollout(Mapping[str, Any]):
         return is_cut_off(self.record.get("response"))
 
     def columns(self) -> JsonObject:
-        """Its row in a DataFrame."""
+        """The row of the rollout in a DataFrame."""
         fields = {name: value for name, value in self.record.items() if name not in NOT_COLUMNS}
         fields = {name: value for name, value in fields.items() if not name.startswith("_ng_")}
         usage = self.record.get("response", {}).get("usage") or {}
@@ -150,7 +150,7 @@ class Evaluation:
     """The result of an evaluation."""
 
     name: str
-    """Of the environment."""
+    """Name of the environment."""
     metrics: RunningMetrics = field(repr=False)
     failures: list[Failure] = field(repr=False)
     """The rollouts without a result, of this call."""

@@ -147,7 +147,7 @@ def _encoded(row: JsonObject, number: int) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """What tables hold and JSON does not: numbers of numpy, paths, sets."""
+    """Convert values of tables that JSON does not have: numbers of numpy, paths, sets."""
     if hasattr(value, "item"):
         return value.item()
     if isinstance(value, set | frozenset):

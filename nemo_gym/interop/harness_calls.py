@@ -60,7 +60,7 @@ FORWARDED = frozenset(
 """Parameters of a harness that reach the model. Others could choose what is sampled, such as `logit_bias`, a template,
 token ids for the prompt, or `metadata`, whose `extra_body` model servers merge into the request."""
 INVALID_REQUEST = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""How a model server refuses what a harness wrote."""
+"""Statuses with which a model server refuses the request of a harness."""
 _ITEMS: TypeAdapter[list[NeMoGymResponseInputItem]] = TypeAdapter(list[NeMoGymResponseInputItem])
 
 

@@ -1,4 +1,4 @@
-"""What all types that travel have in common. Fields that we do not declare are kept and sent on."""
+"""The base of all wire types. Fields that we do not declare are kept and sent on."""
 
 from collections.abc import Callable, Mapping
 from functools import reduce
@@ -26,7 +26,7 @@ _NUMBERS, _LISTS, _WHOLE = (int, float), (list, tuple), {int}
 
 
 def without_nulls(fields: Mapping[str, Any] | None) -> JsonObject:
-    """The fields that say something."""
+    """Return the fields that are not null."""
     return {name: value for name, value in (fields or {}).items() if value is not None}
 
 
@@ -96,7 +96,7 @@ class JsonRecord(dict[str, Any]):
     for the classes of the `openai` package, whose instances it can be made of."""
 
     REQUIRED: ClassVar[Mapping[str, Mapping[str, type]]] = {}
-    """By type: the fields that must be there, as a `str` or a `dict`."""
+    """The required fields of each type, as a `str` or a `dict`."""
 
     __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(core_schema.dict_schema())
     """pydantic looks for it on what it dumps. Without it, it would find out by many failing attribute lookups."""
@@ -199,7 +199,7 @@ def _read_numbers(value: Any, read: Callable[[Any], Any]) -> Any:
 
 
 class TokenIDLogProbMixin(WireModel):
-    """What a trainer needs to know of a generation: the exact tokens in and out. From `vllm_model` they are views on
+    """The exact tokens of a generation, in and out, for trainers. From `vllm_model` they are views on
     arrays, which read like lists."""
 
     prompt_token_ids: Annotated[list[int], _AlsoArrays]
@@ -252,7 +252,7 @@ def drop_token_fields(items: Any) -> None:
 
 
 def has_token_ids(value: JsonObject) -> bool:
-    """Whether all that `TokenIDLogProbMixin` asks for is there."""
+    """True if all fields that `TokenIDLogProbMixin` requires are there."""
     return (
         value.get("generation_token_ids") is not None
         and value.get("prompt_token_ids") is not None
@@ -269,7 +269,7 @@ class Usage(WireModel):
 
 
 def sum_of(values: list[Any]) -> Any:
-    """Numbers are added, objects field by field. Of anything else the later value counts, if there is one."""
+    """Add numbers, and objects field by field. Of anything else the later value counts, if there is one."""
     kinds = set(map(type, values))
     if kinds == _WHOLE:
         return sum(values)

@@ -1,4 +1,4 @@
-"""Requests and responses in few words, for tests and for checks of verifiers."""
+"""Short ways to build requests and responses, for tests and for checks of verifiers."""
 
 from typing import Any
 from uuid import uuid4
@@ -7,12 +7,12 @@ import orjson
 
 
 def says(*texts: str) -> dict[str, Any]:
-    """A response in which the model says this, each text a message of its own."""
+    """Return a response with a message for each text."""
     return response_of(*(message(text) for text in texts))
 
 
 def response_of(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A response with these output items."""
+    """Return a response with these output items."""
     return {"id": "resp_test", "created_at": 0, "model": "test", "object": "response", "output": list(items), **fields}
 
 

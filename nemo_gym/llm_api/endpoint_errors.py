@@ -6,21 +6,12 @@ write is a mistake of the configuration, and stays an error.
 """
 
 import re
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import orjson
 
 from nemo_gym.errors import UNREACHABLE_CODE, UnreachableError, UpstreamError
-
-CutOff: TypeAlias = Literal["max_output_tokens", "content_filter"]
-"""Why a reply is incomplete, as `incomplete_details` has it."""
-CUT_OFF: dict[str, CutOff] = {
-    "length": "max_output_tokens",
-    "max_tokens": "max_output_tokens",
-    "content_filter": "content_filter",
-    "safety": "content_filter",
-}
-"""Reasons of an incomplete answer by finish reason. The second name of each comes from some gateways."""
+from nemo_gym.llm_api.responses import CutOff
 
 _STATUSES = frozenset((400, 413, 422))
 _OVERFLOW_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error"))

@@ -46,7 +46,7 @@ def _wire_fields(value: Any) -> dict[str, Any] | list[Any]:
 
 
 def _set_wire_fields(value: Any) -> dict[str, Any] | list[Any]:
-    """As `_wire_fields`, without those that were not set."""
+    """The fields of a model inside another, without those that were not set."""
     kind: type = type(value)
     return set_fields(value) if _is_plain_wire_type(kind) else _numbers(value)
 
@@ -108,7 +108,7 @@ class GrowingList(Sequence[T]):
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._items = list(items)
-        """Of this list and of the longest one that shares its items."""
+        """The items of this list and of the longest one that shares them."""
         self._count = len(self._items)
         self._folds: dict[tuple[Any, ...], tuple[int, Any]] = {}
 

@@ -49,7 +49,6 @@ from nemo_gym.llm_api.base import NeMoGymResponseInputText as NeMoGymResponseInp
 from nemo_gym.llm_api.base import NeMoGymResponseOutputContent as NeMoGymResponseOutputContent
 from nemo_gym.llm_api.base import NeMoGymResponseOutputRefusal as NeMoGymResponseOutputRefusal
 from nemo_gym.llm_api.base import NeMoGymResponseOutputText as NeMoGymResponseOutputText
-from nemo_gym.llm_api.endpoint_errors import CUT_OFF
 from nemo_gym.llm_api.json_codec import EncodeItem, FrozenBody, GrowingList, changed, encode, encode_set_fields, joined
 
 
@@ -395,11 +394,6 @@ def training_variant_of(kind: type[ResponseItem]) -> type[ResponseItem]:
 _NOT_RESUBMITTABLE = (NeMoGymResponseReasoningItem, TokenIDLogProbMixin)
 
 
-def is_resubmittable(item: ResponseItem) -> bool:
-    """True if an endpoint takes the item back as it is."""
-    return not isinstance(item, _NOT_RESUBMITTABLE)
-
-
 def for_resubmission(item: ResponseItem) -> JsonObject:
     """The item as a model endpoint takes it back: without nulls and tokens, and reasoning without its own text."""
     refused = {
@@ -623,6 +617,15 @@ UNFINISHED: dict[str | None, FailureCode] = {
     "queued": "queued",
     "in_progress": "in_progress",
 }
+CutOff: TypeAlias = Literal["max_output_tokens", "content_filter"]
+"""Why a reply is incomplete, as `incomplete_details` has it."""
+CUT_OFF: dict[str, CutOff] = {
+    "length": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+}
+"""Reasons of an incomplete answer by finish reason. The second name of each comes from some gateways."""
 _LIMITS = frozenset((*CUT_OFF, *CUT_OFF.values()))
 """Why a response is incomplete if a limit of the model's own reply ended it. Any other reason is a failure."""
 _MAX_REASON_CHARS = 500

@@ -30,9 +30,10 @@ from nemo_gym.llm_api.chat import (
     NeMoGymChoice,
     NeMoGymCompletionUsage,
 )
-from nemo_gym.llm_api.endpoint_errors import CUT_OFF, ending_of
+from nemo_gym.llm_api.endpoint_errors import ending_of
 from nemo_gym.llm_api.json_codec import GrowingList, changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
+    CUT_OFF,
     RESPONSES_TO_TRAIN,
     FrozenRequest,
     NeMoGymEasyInputMessage,

@@ -28,7 +28,7 @@ from nemo_gym.llm_api.tokens import (
 JsonObject = dict[str, Any]
 CONTINUES, NEW = "continues", "new"
 PROMPT_NAME = f'"{PROMPT}"'.encode()
-"""What the JSON of a record with tokens contains."""
+"""A name in the JSON of every record with tokens."""
 Value = TypeVar("Value")
 
 

@@ -148,7 +148,7 @@ def log_probs(values: Sequence[float]) -> TokenArray[float]:
 
 
 def log_prob_fault(values: Sequence[float]) -> str | None:
-    """What one of these log-probs is, if it is wrong."""
+    """Describe the first wrong one of these log-probs; None if all are right."""
     if not values:
         return None
     if not math.isfinite(sum(values)):

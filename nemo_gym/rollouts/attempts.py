@@ -107,7 +107,7 @@ class InFlight(msgspec.Struct):
         return task
 
     def cancel(self) -> bool:
-        """False if it has ended already."""
+        """Cancel its task. Return False if it has ended already."""
         return self.task is not None and self.task.cancel()
 
     def stage(self, now: float) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def as_json(response: Any) -> Any:
 
 
 def _seconds_since(started_ns: int) -> float:
-    """To the microsecond, as records have it."""
+    """Return the seconds since then, to the microsecond, as records have them."""
     return (time.monotonic_ns() - started_ns) // 1000 / 1e6
 
 
@@ -304,7 +304,7 @@ def scored_fields(reply: ServerReply, row: Row) -> dict[str, Any]:
 
 _JSON_SCALARS = frozenset((str, int, float, bool, type(None)))
 _JSON_CONTAINERS = (dict, list, NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, BaseModel)
-"""Checked first, since checks for the classes of pydantic are slow."""
+"""The common classes first, since isinstance with a pydantic class is slow."""
 _SPECIAL_FIELDS = frozenset((NG_FAILURE_CLASS_KEY, NG_NO_PERSIST_KEY, ROW_FIELDS, *METADATA_FIELDS))
 _NO_FIELD = FieldInfo()
 
@@ -340,7 +340,7 @@ def _tokens(usage: NeMoGymResponseUsage | None) -> tuple[int | None, ...]:
 
 
 def _is_cut_off(response: NeMoGymResponse) -> bool:
-    """As `is_cut_off` of the response as JSON."""
+    """True if a token or step limit ended the rollout: `is_cut_off` for a live response."""
     if response.incomplete_details is not None or response.status == "incomplete":
         return True
     extra = response.__pydantic_extra__

@@ -107,7 +107,7 @@ class AttemptLog:
         """Stored replies with tokens."""
         self._stored = {call.name: call for call in stored if call is not None and self._is_whole(call)}
         self._ahead = Counter(_route(call) for call in self._stored.values() if call.kind == "model")
-        """How many stored calls of each model were not made again yet."""
+        """The number of stored calls of each model that were not made again yet."""
         self._sessions: defaultdict[str, _SessionCopies] = defaultdict(_SessionCopies)
         for call in self._stored.values():
             if call.kind in ("tool", "message"):
@@ -119,8 +119,8 @@ class AttemptLog:
         if self._request.mode != "continue":
             return
         for server, session in self._sessions.items():
-            reply = await client.get(server, RESTORE_PATH)
-            mode = await reply.json() if reply.status < 400 else "none"
+            reply = await client.send(server, RESTORE_PATH, method="GET")
+            mode = reply.json() if reply.status < 400 else "none"
             if mode == "none":
                 message = f"'{server}' cannot be brought back to an earlier step (its `restore` is `none` or not set)."
                 raise RolloutError("environment", message, server=server, code=NOT_RESTORED, retryable=False)
@@ -271,7 +271,7 @@ class _SessionCopies:
     """The copies of the session of an attempt on one server."""
 
     stored: list[Call] = field(default_factory=list)
-    """Its calls before the attempt goes on."""
+    """The session's stored calls, after which the attempt goes on."""
     made: int = 0
     may_save: bool = True
     may_load: bool = False
@@ -324,7 +324,7 @@ class StoredAttempt:
     offsets: list[int] = field(default_factory=list)
     models: str = ""
     status: int | None = None
-    """How it ended; None if it was interrupted."""
+    """The status of the agent's reply; None if the attempt was interrupted."""
 
 
 class CallLog:
@@ -361,7 +361,7 @@ class CallLog:
             raise self._error
 
     def logged(self, make: MakeAttempt) -> MakeAttempt:
-        """As `make`, with the calls of every attempt in this log."""
+        """Return `make` with the calls of every attempt logged here."""
 
         async def make_logged(row: Row, log: LogRequest | None = None) -> Outcome:
             attempt = self._attempt_at(row.key)

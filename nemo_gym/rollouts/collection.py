@@ -15,14 +15,14 @@ from nemo_gym.runtime.connect import connect_servers
 
 @dataclass(frozen=True)
 class Collection:
-    """What to collect: servers, rows and output."""
+    """Servers, rows and the output of a collection."""
 
     config: DictConfig
     options: RolloutCollectionConfig
     classes: Mapping[str, type[Any]] = field(default_factory=dict)
     """Classes that are in no folder, by the name of their server."""
     code: Mapping[str, str] = field(default_factory=dict)
-    """Their hashes."""
+    """Hashes of these classes."""
     check_rows: Callable[["Collection"], None] | None = None
     """Raises an error that lists invalid rows before the first model call. By default, each of them has no result."""
 

@@ -17,7 +17,7 @@ from nemo_gym.common.descriptors import (
     DESCRIPTORS_PER_REMOTE_ROLLOUT,
     limit_to_descriptors,
 )
-from nemo_gym.common.loads import stage_loads
+from nemo_gym.common.metrics import stage_loads
 from nemo_gym.common.plugins import plugin
 from nemo_gym.common.words import count_of
 from nemo_gym.config.keys import ALIASES_KEY_NAME, ROLLOUT_ID_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
@@ -117,7 +117,7 @@ class AdaptiveLimiter:
 
 
 END_GRACE_S = 10.0
-"""How long tasks may take to end when the block is interrupted."""
+"""Time limit for tasks to end when the block is interrupted."""
 
 
 class RolloutTasks:
@@ -143,7 +143,7 @@ class RolloutTasks:
         task.add_done_callback(self._on_end)
 
     def abandon(self, task: "asyncio.Task[Any]") -> InFlight | None:
-        """Wait no longer for a task. Returns its rollout, None if it is not one of these."""
+        """Stop waiting for a task. Returns its rollout; None if the task is no rollout that runs."""
         rollout = self._started.pop(task, None)
         asyncio.get_running_loop().call_soon(self._check_end)  # another task may be started in its place
         return rollout
@@ -206,8 +206,8 @@ ECHOED = ("_rowidx", TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, ROLLOUT_ID_KEY
 """Fields by which a trainer recognizes a row: a result has them even if its agent does not repeat them."""
 
 BURST = 32
-"""How many rollouts start in one turn of the event loop. Rollouts that do the same thing one after the other take less
-time than if each did something else in between."""
+"""Number of rollouts that start in one turn of the event loop. Rollouts that do the same thing one after the other
+take less time than if each did something else in between."""
 
 DATASET_CHANGED = (
     "%s was changed while its rows were run, so these may not be the rows that it has now. Run the same command again "
@@ -317,7 +317,7 @@ class RolloutCollectionHelper:
         self.running_metrics: RunningMetrics | None = None
         """Its metrics so far, including the records that a resumed run found."""
         self.total = self.found = 0
-        """How many rollouts `run_from_config` is asked for, and how many of them were in the output already."""
+        """The number of rollouts that `run_from_config` is asked for, and of those that were in the output already."""
 
     @property
     def in_flight(self) -> int:
@@ -336,28 +336,17 @@ class RolloutCollectionHelper:
         """Make all rollouts that `config` asks for and that are not in its output yet, and write their metrics.
         `settings` is the configuration of the servers, if known: the manifest keeps it without secrets, to notice a
         change; and `code`, hashes of classes and functions that are in no server's folder."""
-        if config.routes_rows or ALIASES_KEY_NAME in (settings or {}):
-            config = plugin("row_routing").route_dataset(config, settings or {})
+        config = _checked(config, settings or {})
         dataset, output = dataset_path(config), Path(config.output_jsonl_fpath)
-        check_overrides(config)
-        check_paths(output, dataset=dataset)
         log = _call_log(config, settings or {})
-        if config.agent_name is None:
-            check_rows_name_agents(dataset, settings or {})
-        else:
-            check_agent(config.agent_name, settings or {})
         if config.resume == "restart":
             archive_output(output)
 
-        tracker: Any = None
+        reports = [self._live.add_outcome] if report is None else [self._live.add_outcome, report]
 
         def on_written(outcome: Outcome) -> None:
-            metrics.add_outcome(outcome)
-            self._live.add_outcome(outcome)
-            if tracker is not None:
-                tracker.add_outcome(outcome)
-            if report is not None:
-                report(outcome)
+            for add_outcome in reports:
+                add_outcome(outcome)
 
         with contextlib.ExitStack() as opened:
             tokens = None if config.tokens_output is None else plugin("token_writer")(Path(config.tokens_output))
@@ -368,21 +357,16 @@ class RolloutCollectionHelper:
             )
             stamp = _stamp(dataset)
             fingerprint = fingerprint_dataset(dataset, with_index=not store.is_empty)
-            self.total = fingerprint.num_rollouts(config)
-            if config.limit and fingerprint.rows < config.limit:
-                logger.info(
-                    "%s has %s, fewer than the limit of %d", dataset, count_of(fingerprint.rows, "row"), config.limit
-                )
-            if self.total == 0:
-                store.discard_if_empty()
-                raise ConfigError(f"{dataset} has no rows, so there is nothing to do.")
+            self.total = _requested_rollouts(config, fingerprint, store)
             completed, metrics = load_completed(
                 store, fingerprint, dataset_path=dataset, config=config, settings=settings or {}, code=code
             )
             self.running_metrics, self.found = metrics, completed.count
+            reports.insert(0, metrics.add_outcome)
             if config.log_to is not None:
                 tracker = plugin("rollout_tracker")(config.log_to, made=completed.count)
                 opened.callback(tracker.close)
+                reports.append(tracker.add_outcome)
             if config.materialize_inputs:
                 write_materialized_inputs(config, completed, materialized_inputs_path(output))
             caller = client or self.setup_server_client()
@@ -395,8 +379,6 @@ class RolloutCollectionHelper:
                         await self._make_missing(config, store, completed, fingerprint, caller, log)
         if _stamp(dataset) != stamp:
             logger.warning(DATASET_CHANGED, dataset)
-        for server in caller.local.values():
-            metrics.blocked |= server.blocked()
         metrics.add_stages(stages_before, stage_loads(await server_metrics(caller)))
         await self._write_metrics(config, metrics, caller)
         if log is not None:
@@ -407,6 +389,8 @@ class RolloutCollectionHelper:
         self, config: RolloutCollectionConfig, metrics: RunningMetrics, client: ServerClient
     ) -> None:
         output = Path(config.output_jsonl_fpath)
+        for server in client.local.values():
+            metrics.blocked |= server.blocked()
         self.metrics = metrics
         write_json(metrics_path(output), metrics.summary())
         if not config.disable_aggregation and metrics.scored:
@@ -519,6 +503,33 @@ class RolloutCollectionHelper:
         return ServerClient.load_from_global_config(head_server_config)
 
 
+def _checked(config: RolloutCollectionConfig, settings: Mapping[str, Any]) -> RolloutCollectionConfig:
+    """Raise ConfigError for what can be known before anything is opened. Returns the configuration with every row sent
+    to the agent that the options choose."""
+    if config.routes_rows or ALIASES_KEY_NAME in settings:
+        config = plugin("row_routing").route_dataset(config, settings)
+    dataset = dataset_path(config)
+    check_overrides(config)
+    check_paths(Path(config.output_jsonl_fpath), dataset=dataset)
+    if config.agent_name is None:
+        check_rows_name_agents(dataset, settings)
+    else:
+        check_agent(config.agent_name, settings)
+    return config
+
+
+def _requested_rollouts(config: RolloutCollectionConfig, dataset: DatasetFingerprint, store: RolloutStore) -> int:
+    """Return how many rollouts `config` asks for. Raises ConfigError if there are none."""
+    if config.limit and dataset.rows < config.limit:
+        rows = count_of(dataset.rows, "row")
+        logger.info("%s has %s, fewer than the limit of %d", dataset_path(config), rows, config.limit)
+    total = dataset.num_rollouts(config)
+    if total == 0:
+        store.discard_if_empty()
+        raise ConfigError(f"{dataset_path(config)} has no rows, so there is nothing to do.")
+    return total
+
+
 def _call_log(config: RolloutCollectionConfig, settings: Mapping[str, Any]) -> "CallLog | None":
     if not (config.record or config.replay or config.journal):
         return None
@@ -550,7 +561,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def _window(config: RolloutCollectionConfig, client: ServerClient, most: int, *, has_workers: bool) -> AimdWindow:
-    """For at most as many rollouts as there are to make."""
+    """Return a window for at most `most` rollouts, the number that is left to make."""
     fixed = config.num_samples_in_parallel
     slots = [server.concurrency for server in client.local.values() if server.concurrency is not None]
     most = min([most, config.max_samples_in_parallel, *slots] if fixed is None else [most, fixed])

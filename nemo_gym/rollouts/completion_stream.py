@@ -51,9 +51,9 @@ class CompletionOrderStream(Generic[Item, Result]):
         self._unsettled: deque[asyncio.Future[Result]] = deque()
         """One future for each row that was read, the first to be settled first."""
         self._unclaimed: deque[asyncio.Future[Result]] = deque()
-        """Those that have not been handed out yet."""
+        """Futures that the iterator has not yielded yet."""
         self._error: Exception | None = None
-        """Raised by the iterator of rows. Raised again once there is a future for every row before it."""
+        """The error of the iterator of rows. It is raised again once there is a future for every row before it."""
 
     def __iter__(self) -> "Iterator[asyncio.Future[Result]]":
         try:
@@ -168,7 +168,7 @@ def iter_completed_sync(
 
 
 IDLE_S = 2.0
-"""How long a trainer's connections to the workers stay open after its last rollout."""
+"""Seconds for which a trainer's connections to the workers stay open after its last rollout."""
 
 
 class TrainerDispatch:

@@ -42,7 +42,7 @@ from nemo_gym.rollouts.types import NO_DATASET, Outcome, Row, agent_of, hash_row
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 2**18
-"""How much of a dataset is read at once."""
+"""Bytes of a dataset that are read at once."""
 _LONG_NUMBER = re.compile(rb"\d{19}")
 """Matches numbers that may not fit into 64 bits, which the fast decoder would round."""
 
@@ -66,7 +66,7 @@ class DatasetFingerprint(NamedTuple):
 
 
 MAX_TOGETHER = 64
-"""Up to how many repeats of a row go to one worker. More of them are spread over all."""
+"""The most repeats of a row that go to one worker together. More are spread over all workers."""
 _OTHER_FORMATS = {
     b"\x1f\x8b": "is compressed. Unpack it first, with gunzip.",
     b"\x28\xb5\x2f\xfd": "is compressed. Unpack it first, with unzstd.",
@@ -204,7 +204,7 @@ def _agent_of(line: bytes, config: RolloutCollectionConfig) -> str:
 
 
 def _count_rollouts(config: RolloutCollectionConfig, repeats: Mapping[str, int]) -> int:
-    """Count them by reading the rows, and name the numbers that are for no row."""
+    """Count the rollouts by reading the rows. Warn about agents with a number of repeats but no rows."""
     counts = Counter(row.agent if isinstance(row, Row) else OTHER_AGENTS for row in read_rows(config))
     for agent in repeats.keys() - counts.keys() - {OTHER_AGENTS}:
         logger.warning("num_repeats.%s has no effect: no row is for that agent", agent)

@@ -76,7 +76,7 @@ class WorkerLink:
         self.answered = asyncio.Event()
         """Set once the worker has answered the first hello."""
         self.refusal: str | None = None
-        """Why the worker accepts no rows of this process, if it said so."""
+        """The reason why the worker accepts no rows of this process, if it gave one."""
         self.name = f"worker {address.worker} at {address.rows}"
         self._connection: FrameConnection | None = None
         self._lost = asyncio.Event()
@@ -114,7 +114,7 @@ class WorkerLink:
         return future
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for this reply any more."""
+        """Cancel a request whose reply nobody waits for any more."""
         if self.requests.pop(number, None) is not None and self._connection is not None:
             self._connection.send([Kind.CANCEL, number])
             self._on_change(self)
@@ -286,10 +286,10 @@ class WorkerLink:
 ListWorkers = Callable[[], Awaitable[list[WorkerAddress] | None]]
 
 REFRESH_S = 2.0
-"""How often the list of workers is read: they may come and go."""
+"""Seconds between two readings of the list of workers, which may join and leave."""
 FIRST_WAIT_S = 2.0
 NO_WORKER_TIMEOUT_S = 300.0
-"""How long rows wait while no worker is ready. One may be starting again."""
+"""Seconds for which rows wait while no worker is ready: one may be restarting."""
 MAX_NAMED = 5
 MAX_GROUPS = 100_000
 
@@ -319,13 +319,13 @@ class WorkerPool:
         self._version: int | None = None
         self._numbers = itertools.count()
         self._waiting: defaultdict[str, deque[asyncio.Future[None]]] = defaultdict(deque)
-        """For a place in a worker, by agent."""
+        """Rows that wait for a place in a worker, by agent."""
         self._ready_at = lease_time()
-        """When each agent that rows wait for had a ready worker last."""
+        """When every agent that rows wait for had a ready worker last."""
         self._listing: asyncio.Task[dict[str, BlockedRollout]] | None = None
         self._warned_full = self._warned_unready = False
         self._head_error: HeadServerError | None = None
-        """Why the list of workers could not be read, the last time."""
+        """The error of the last attempt to read the list of workers, if it failed."""
 
     def _capacity(self, agent: str) -> int:
         """Return the number of rollouts that the ready workers with this agent take at once."""
@@ -537,7 +537,7 @@ class WorkerPool:
 
 
 def _wake(waiting: "deque[asyncio.Future[None]]", count: int) -> None:
-    """Let the first `count` of those that still wait go on."""
+    """Wake the first `count` rows that still wait."""
     while waiting and count > 0:
         turn = waiting.popleft()
         if not turn.done():

@@ -48,7 +48,7 @@ async def verify_group(client: ServerClient, outcomes: list[Outcome]) -> list[Ou
 
 
 def _order(outcomes: list[Outcome]) -> tuple[str, list[dict[str, Any]]]:
-    """The environment of a group, and what it is to score."""
+    """Return the environment of a group, and the body of each rollout for `/verify_group`."""
     environments = {outcome.error.server or "" for outcome in outcomes if outcome.error is not None}
     bodies = [{**orjson.loads(outcome.row.body), "response": _response(outcome)} for outcome in outcomes]
     if len(environments) != 1:
@@ -83,7 +83,7 @@ class GroupVerifier:
     def __init__(self, client: ServerClient, write: WriteOutcome, has_others: Callable[[Row], bool]) -> None:
         self._client, self._write, self._has_others = client, write, has_others
         self._left: dict[int, int] = {}
-        """How many repeats of each row have not ended."""
+        """The number of repeats of each row that have not ended."""
         self._played: dict[int, list[Outcome]] = {}
 
     def count(self, rows: Iterable[Row | Outcome]) -> Iterator[Row | Outcome]:

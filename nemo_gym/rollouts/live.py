@@ -21,8 +21,7 @@ import orjson
 
 from nemo_gym.client.head import base_url, fetch_metrics
 from nemo_gym.client.server_client import ServerClient
-from nemo_gym.common.loads import STAGES, stage_loads, worker_loads
-from nemo_gym.common.metrics import Family
+from nemo_gym.common.metrics import STAGES, Family, stage_loads, worker_loads
 from nemo_gym.common.paths import cache_dir
 from nemo_gym.rollouts.attempts import InFlight
 from nemo_gym.rollouts.types import Outcome, RowKey
@@ -47,7 +46,7 @@ class LiveRollouts:
 
     def __init__(self) -> None:
         self.in_flight: dict[int, InFlight] = {}
-        """By number. The oldest is the first."""
+        """Rollouts in flight by number, the oldest first."""
         self.ask_workers: Stages | None = None
         self._slowest: list[dict[str, Any]] = []
         self._ended: Counter[int] = Counter()
@@ -75,7 +74,7 @@ class LiveRollouts:
         return rollout.cancel()
 
     async def snapshot(self) -> dict[str, Any]:
-        """Everything, the oldest rollouts first."""
+        """Return the whole status, with the oldest rollouts first."""
         remote = await self.ask_workers() if self.ask_workers is not None and self.in_flight else {}
         now = time.monotonic()
         oldest = itertools.islice(self.in_flight.values(), MAX_LISTED)

@@ -17,7 +17,7 @@ import orjson
 
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.atomic_files import write_json
-from nemo_gym.common.loads import StageLoad
+from nemo_gym.common.metrics import StageLoad
 from nemo_gym.common.redaction import one_line
 from nemo_gym.common.statistics import (
     PASS_THRESHOLD,
@@ -59,7 +59,7 @@ MAX_NAME = 24
 """Longer names of fields are cut, so that a table fits 70 columns."""
 TOKENS = ("input", "output", "reasoning", "total")
 BATCH_SIZE = 1024
-"""How many rollouts are added at once: one by one it takes ten times as long."""
+"""Number of rollouts that are added at once: one by one it takes ten times as long."""
 MAX_RECORDS = 200_000
 """The most records of one agent in one request for its own metrics."""
 _DROPPED = METADATA_FIELDS | {
@@ -77,19 +77,19 @@ class RunningMetrics:
         self.scored = 0
         self.failed: Counter[Cause] = Counter()
         self.judge_failures: Counter[str] = Counter()
-        """By kind, whether they left the rollout without a result or a reward is configured for them."""
+        """Number of judge failures by kind, including those for which a reward is configured."""
         self._open: dict[int | None, TaskTotals] = {}
         """The tasks that are not complete. A record without an index is a task of its own."""
         self._estimates = TaskEstimates()
         self._token_sums: dict[str, tuple[float, int]] = {}
-        """Sum and number of the counts of each kind."""
+        """Sum of the token counts of each kind, and the number of rollouts that have one."""
         self._rewarded, self._reward_total = 0, 0.0
         self._not_booleans: set[str] = set()
-        """Fields that were a number other than true and false."""
+        """Fields with a value other than true and false."""
         self._not_proportions: set[str] = set()
-        """Fields that were a whole number, or not between 0 and 1; of rewards only the latter."""
+        """Fields with a whole number or a value not between 0 and 1. For a reward, whole numbers do not matter."""
         self.cut_off = 0
-        """Rollouts that a token or step limit ended."""
+        """Number of rollouts that a token or step limit ended."""
         self._attempts = self._retries = 0
         self._latency = LogHistogram()
         self._batch: list[Mapping[str, Any]] = []
@@ -334,8 +334,8 @@ async def write_aggregate_metrics(
 
 async def _has_own_metrics(client: ServerClient, agent: str) -> bool:
     for server in (agent, *_environments_of(client.setting(agent))):
-        reply = await client.get(server, "/aggregate_metrics")
-        if reply.status == 200 and (await reply.json()).get("has_own_metrics"):
+        reply = await client.send(server, "/aggregate_metrics", method="GET")
+        if reply.status == 200 and reply.json().get("has_own_metrics"):
             return True
     return False
 

@@ -30,10 +30,10 @@ ALONE_AFTER = 3
 MAX_CHARGED = 3
 """Maximum number of deaths that a row is charged for. Then it gets no further attempt."""
 MAX_LOST_ALONE = 8
-"""Nor one that lost this many processes while it was alone, charged or not: two rows that kill processes would excuse
-each other for ever."""
+"""Maximum number of processes that a row may lose while it is alone, charged or not: otherwise two rows that kill
+processes would excuse each other for ever."""
 MAX_LOST = 100
-"""Nor one that lost this many at all."""
+"""Maximum number of processes that a row may lose in all."""
 MAX_REMEMBERED = 4096
 
 
@@ -42,7 +42,7 @@ class RowLosses:
     """The losses of one row."""
 
     row: str = ""
-    """The same for all repeats of a row, which may all kill processes; empty if it is not known."""
+    """The hash of the row, the same for all its repeats, which may all kill processes. Empty if not known."""
     lost: int = 0
     lost_alone: int = 0
     charged: int = 0
@@ -51,7 +51,7 @@ class RowLosses:
     last: int = 0
     """The number of its last loss."""
     started: int = 0
-    """How many losses there were when its last attempt began."""
+    """The number of losses when its last attempt began."""
 
 
 class _Loss(NamedTuple):

@@ -19,11 +19,11 @@ from nemo_gym.rollouts.types import Outcome
 LINE_EVERY_S = 10.0
 BAR_EVERY_S = 0.1
 BAR_FORMAT = "{desc} {bar:8} {n_fmt}/{total_fmt} {elapsed}<{remaining} {rate_noinv_fmt}{postfix}"
-"""What matters most comes first: the line is cut at the edge of the terminal."""
+"""Parts of the progress line, most important first: the line is cut at the edge of the terminal."""
 DEFAULT_COLUMNS = 80
-"""Of a terminal that does not say its size."""
+"""Width of a terminal that does not report its size."""
 MAX_MESSAGES = 5
-"""How many different failure messages are shown at the end."""
+"""Number of different failure messages that are shown at the end."""
 
 
 class Progress:

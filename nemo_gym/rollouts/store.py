@@ -111,7 +111,7 @@ MAX_QUEUED = 4096
 MAX_BATCH = 2048
 """Outcomes that are written at once: each is held several times over until it is on disk."""
 BATCH_WAIT_S = 0.02
-"""How long an outcome waits for others to be written with."""
+"""Seconds for which an outcome waits for others to be written with."""
 
 
 class FileRole(NamedTuple):
@@ -262,7 +262,7 @@ class CompletedIndex:
         self._bits = bytearray()
         self._done: set[RowKey] = set()
         self._indices: defaultdict[str, dict[int, None]] = defaultdict(dict)
-        """By row hash: equal rows have one each."""
+        """The indices of the rows in the output, by row hash: each of several equal rows has its own."""
         self.count = 0
 
     def add(self, row: RowKey) -> bool:
@@ -333,7 +333,7 @@ class RolloutStore:
         self._scored = JsonlFile(output)
         self._failed: JsonlFile | None = None
         self._disk = ThreadPoolExecutor(1, "nemo-gym-disk")
-        """A separate thread, since those for handlers may all be blocked."""
+        """The writer's own thread, since all threads for handlers may be blocked."""
         self._queued: list[Outcome] = []
         self._wake, self._has_room = asyncio.Event(), asyncio.Event()
         self._is_closing = False
@@ -477,7 +477,7 @@ class GroupedWriter:
 
 
 def group_by_task(rows: Iterable[Row | Outcome]) -> Iterator[tuple[int, list[Row | Outcome]]]:
-    """Repeats of one row together, as they come."""
+    """Group consecutive repeats of the same row."""
     for task_index, repeats in itertools.groupby(rows, key=_task_index):
         yield task_index, list(repeats)
 
@@ -490,7 +490,7 @@ SHOWN_RANGES = 5
 
 
 class RepeatedLines:
-    """The numbers of such lines."""
+    """Numbers of the lines that repeat a rollout of an earlier line."""
 
     def __init__(self) -> None:
         self._numbers: set[int] = set()
@@ -502,7 +502,7 @@ class RepeatedLines:
         self._numbers.add(number)
 
     def warn(self, path: Path) -> None:
-        """Say how many there are, and how to remove them."""
+        """Log how many there are, and how to remove them."""
         if not self._numbers:
             return
         ranges = _ranges(sorted(self._numbers))

@@ -75,7 +75,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def routing(self) -> Routing | None:
-        """What endpoints may be told. None for a row of `run_examples`, which says nothing of itself."""
+        """The ids that are sent to endpoints. None for a row of `run_examples`, which has no hash."""
         if not self.row_hash:
             return None
         return Routing(f"{self.row_hash}-{self.repeat_index}", self.group or self.row_hash)
@@ -90,12 +90,12 @@ class Outcome(msgspec.Struct):
     record: bytes = b""
     """The agent's reply with the fields of its row: a JSON object on one line. Empty without a result."""
     error: RolloutError | None = None
+    """The error of an attempt without a result."""
     seconds: float = 0.0
     started_at: float = 0.0
-    """The error of an attempt without a result."""
     retries: int = 0
     throttled: int = 0
-    """How many requests were retried, and how often a server was overloaded."""
+    """Number of retried requests, and how often a server was overloaded."""
     is_final: bool = True
     """False if another attempt follows."""
     values: Mapping[str, Any] = {}
@@ -117,7 +117,7 @@ class Outcome(msgspec.Struct):
         return self._record_line() if self.error is None else self._failure_line(self.error)
 
     def _record_line(self) -> bytes:
-        """With the indices as public tools spell them, too, unless the agent's reply repeats those it was sent."""
+        """Return the record with its indices, in both spellings unless the agent's reply repeats those it was sent."""
         row = self.row
         task, repeat = row.task_index, row.repeat_index
         metadata = (task, repeat, row.row_hash.encode(), row.attempt, self.retries, self.seconds)

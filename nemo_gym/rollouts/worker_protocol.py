@@ -239,7 +239,7 @@ def _error_fields(outcome: Outcome) -> dict[str, Any] | None:
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 TOKEN_COUNTS = 4
-"""Of input, output, reasoning and all tokens."""
+"""Number of token counts: input, output, reasoning and total."""
 
 
 class _Error(msgspec.Struct, forbid_unknown_fields=True):

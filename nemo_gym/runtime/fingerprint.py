@@ -20,7 +20,7 @@ from nemo_gym.config.server_files import files_under, find_named, hash_file, is_
 
 ADDRESS_SUFFIXES = ("url", "urls")
 _WRITTEN_FOLDER = re.compile(r"(^|_)(logs?|cache|venv|te?mp|scratch|outputs?|results?)(_|$)")
-"""Among the keys of paths, those of files and folders that a server writes."""
+"""Matches the keys of files and folders that a server writes."""
 _MAX_SHOWN = 120
 
 
@@ -32,7 +32,7 @@ class Fingerprint(BaseModel):
     version: str
     """The version of this package."""
     servers: dict[str, dict[str, str]]
-    """By server: the text of each setting, and the hash of each file."""
+    """The text of each setting and the hash of each file, by server."""
 
     def differences(self, run: "Fingerprint") -> list[str]:
         """Describe how a worker with this fingerprint differs from its run, a line each. It may have fewer servers."""

@@ -101,7 +101,7 @@ class WorkerProcess:
 
     @property
     def address(self) -> WorkerAddress:
-        """Its address, as the head server lists it."""
+        """Its address for the head server's list."""
         return self._address._replace(pid=self.pid, blocked=self._blocked)
 
     @property
@@ -176,7 +176,7 @@ class WorkerProcess:
         return code
 
     async def _read_output(self, stdout: asyncio.StreamReader) -> None:
-        """Line by line, however long: an overlong one is cut, not an error."""
+        """Read the output line by line. An overlong line is cut, not an error."""
         while True:
             try:
                 data = await stdout.readline()

@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 LEASE_S = 15.0
 RENEW_EVERY_S = 4.0
 JOIN_TIMEOUT_S = 600.0
-"""How long a worker looks for its run: a cluster starts its nodes in any order."""
+"""Seconds for which a worker looks for its run: a cluster starts its nodes in any order."""
 GIVE_UP_AFTER_S = 60.0
-"""How long a worker goes on if nobody listens where its run was."""
+"""Seconds after which a worker stops if nobody listens at the address of its run."""
 SILENT_AFTER_S = 600.0
-"""How long it goes on if its run does not answer: it may be stopped, or its machine suspended."""
+"""Seconds after which it stops if its run does not answer: the run may be stopped, or its machine suspended."""
 FIRST_INDEX = 1000
 """The first index of workers that join. Those that the run starts itself have lower ones."""
 
@@ -54,7 +54,7 @@ class Registration(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     worker: int | None = None
-    """Its index, if it has one already. With a fingerprint, it joins again with this index."""
+    """The worker's index, if it has one already. With a fingerprint, it joins again with this index."""
     url: str
     rows: str
     servers: tuple[str, ...]

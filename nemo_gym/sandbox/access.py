@@ -1,4 +1,4 @@
-"""How an agent borrows the sandbox of an environment: the provider's block in the configuration, and a descriptor."""
+"""Share the sandbox of an environment with its agent: the provider's block in the configuration, and a descriptor."""
 
 from typing import Any, Literal
 

@@ -20,7 +20,7 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - in the sandbox
 
 ErrorType = Literal["timeout", "sandbox", "pty"]
 Level = Literal["full", "partial", "none"]
-"""How much of the contract's isolation a provider gives: all, some, or none."""
+"""The isolation of a provider, compared with the contract: all, some, or none."""
 LimitName = Literal["time", "cpu", "memory", "processes", "disk"]
 
 
@@ -83,7 +83,7 @@ class SandboxExecResult:
     stdout: str | None = None
     stderr: str | None = None
     return_code: int = 0
-    """As in a shell: 128 + n for a command that was ended by signal n."""
+    """The exit code as in a shell: 128 + n for a command that signal n ended."""
     error_type: ErrorType | None = None
     limit: LimitName | None = None
     """The limit that ended the command."""

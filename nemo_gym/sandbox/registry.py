@@ -47,7 +47,7 @@ class Assessment:
     reason: str
     """Why it works, or why not."""
     fix: str | None = None
-    """How to make it work."""
+    """Advice on how to make the provider work."""
     not_covered: tuple[str, ...] = ()
 
 
@@ -260,7 +260,7 @@ class SandboxConfig(BaseModel):
     """Configuration fields of a server that runs model-written code."""
 
     sandbox_provider: str | dict[str, Any] = {"auto": {}}
-    """Where the code runs: `{provider: options}`, or the name of a top-level block with that. See docs/sandbox.md."""
+    """The sandbox: `{provider: options}`, or the name of a top-level block with that. See docs/sandbox.md."""
 
     def local_provider(self, named_configs: Mapping[str, Any], **defaults: Any) -> LocalProvider:
         """Create the provider. `defaults` are options that the configuration can override."""

@@ -1,1 +1,1 @@
-"""What every server is made of: sessions, tools, endpoints, the ASGI app, error responses."""
+"""The parts of every server: sessions, tools, endpoints, the ASGI app, error responses."""

@@ -51,7 +51,7 @@ class OwnApp(Protocol):
     endpoints: Mapping[str, Endpoint]
     """Our endpoints that are first at their path."""
     bypassable: Mapping[str, Endpoint]
-    """Those that can be called without the app."""
+    """Endpoints that can be called without the app."""
     get_paths: Container[str]
     """Paths at which it answers GET."""
     stats: Mapping[str, RequestStats]
@@ -93,7 +93,7 @@ class ServerApp:
         self.families: Callable[[], list[Family]] = list
         """The metrics of this server's worker; none if nobody measures them."""
         self.pages: dict[str, Callable[[], bytes]] = {}
-        """What GET answers at a path that no route of the server has, such as `/metrics`."""
+        """Functions that answer GET at paths that no route of the server has, such as `/metrics`."""
         self.others: OtherWorkers | None = None
         """The other workers behind this server's address, if there are any."""
 
@@ -140,7 +140,7 @@ class ServerApp:
         return core.run(endpoint, call)
 
     async def _direct_request(self, method: str, call: Call) -> ServerReply:
-        """As over HTTP, but without a socket, and the caller is trusted."""
+        """Answer a request as over HTTP, but without a socket. The caller is trusted."""
         scope = direct_scope(call, method=method)
         if call.ends_session:
             scope["headers"].append((END_SESSION, b"1"))

@@ -18,9 +18,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_TIMEOUT_S = 120.0
-"""For all of a request's body to arrive."""
+"""Time limit for receiving the body of a request."""
 WATCH_AFTER_S = 0.2
-"""A request that is done sooner is not worth a watcher."""
+"""Seconds after which a request is watched for a disconnect: most are done sooner."""
 FORWARDED = b"nemo-gym-forwarded"
 """The header of a request that another worker forwarded."""
 SESSION_COOKIE_ATTRIBUTES = "path=/; Max-Age=1209600; httponly; samesite=lax"
@@ -75,7 +75,7 @@ async def read_body(receive: Receive, unread: UnreadBodies | None = None) -> byt
 
 
 def limit_body(receive: Receive, max_bytes: int) -> Receive:
-    """`receive`, until more than `max_bytes` have come."""
+    """Return `receive` with a limit: it raises after more than `max_bytes`."""
     received = 0
 
     async def receive_limited() -> MutableMapping[str, Any]:

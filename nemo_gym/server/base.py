@@ -1,4 +1,4 @@
-"""What every server is: a pydantic model with a config and a client, whose handlers become endpoints."""
+"""The base of every server: a pydantic model with a config and a client, whose handlers become endpoints."""
 
 import asyncio
 import os
@@ -71,7 +71,7 @@ class SimpleServer(BaseServer):
     has_own_app: ClassVar[bool] = False
     """True for a base class of `nemo_gym` that overrides `setup_webserver`."""
     ray_enabled: ClassVar[bool | None] = None
-    """Of classes written for the public NeMo Gym. Ray starts when it is used, whatever this says."""
+    """An attribute of classes written for the public NeMo Gym. It has no effect: Ray starts when it is used."""
 
     server_client: ServerClient
 

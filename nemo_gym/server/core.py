@@ -1,4 +1,4 @@
-"""What a server's handlers run in: sessions, the client for other servers, error responses."""
+"""Calls of a server's handlers: sessions, the client for other servers, error responses."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing

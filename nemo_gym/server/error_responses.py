@@ -43,7 +43,7 @@ rate_limited = RateLimitedLog(logger)
 MAX_INPUT = 300
 MAX_ERRORS = 10_000
 MAX_DETAILS = 20
-"""The first validation errors are enough to see what is wrong."""
+"""Maximum number of validation errors in a response. The first ones are enough to see what is wrong."""
 MAX_LOGGED_KINDS = 1000
 _logged: set[tuple[str, str, str]] = set()
 """Server, type and line of the unexpected exceptions that were logged."""
@@ -156,7 +156,7 @@ def _log_unexpected(error: BaseException, server: str, cause: Cause) -> None:
 
 
 def _upstream_failure(error: UpstreamError, cause: Cause) -> RolloutError:
-    """A refusal of the request itself (4xx) would meet the next attempt too."""
+    """Not retryable for a refusal of the request itself (4xx): the next attempt would be refused, too."""
     is_refusal = 400 <= error.status < 500 and error.status not in RETRIED_STATUSES
     kind = error.cause or cause
     status = None if kind == "timeout" else error.status or UNREACHABLE

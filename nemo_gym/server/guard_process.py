@@ -20,7 +20,7 @@ writes no stack for Ctrl+C while it writes another."""
 POLL_S = 0.25
 POKE_EVERY_S = 1.0
 MAX_GAP_S = 1.0
-"""How much silence one look counts at most: this process may have been stopped itself."""
+"""The most seconds of silence that one check counts: this process may have been stopped itself."""
 REPORT_AFTER_S = 4.0
 INTERRUPT_GRACE_S = 3.0
 STACK_TRIES, STACK_WAIT_S = 5, 0.2
@@ -32,7 +32,7 @@ ROLLOUT = re.compile(r"rollout \d+ \w*")
 LOADING, SERVING, STOPPING = b"l", b"s", b"x"
 """The heartbeats: while servers load, which may take any time, after that, and after an interrupt was handled."""
 BLOCKED = "\x1enemo-gym worker blocked by "
-"""Starts the line that tells the supervisor of a worker which rollout blocks it."""
+"""The start of the line that names, for the supervisor of a worker, the rollout that blocks it."""
 
 
 def guard(pid: int, kill_after_s: float, beats: int, stacks: int, interrupts: int) -> None:
@@ -120,7 +120,7 @@ def place_in(stack: "list[tuple[str, ...]]") -> str:
 
 
 def report_rollout(stack: "list[tuple[str, ...]]") -> None:
-    """Tell the supervisor whose rollout is on the stack, if that can be seen."""
+    """Report to the supervisor whose rollout is on the stack, if that can be seen."""
     names = [name for _, _, name in stack if ROLLOUT.fullmatch(name)]
     if names:
         report(f"{BLOCKED}{names[0]} {place_in(stack)}")

@@ -96,7 +96,7 @@ class CaptureStore:
         self.path(rollout_id).unlink(missing_ok=True)
 
     def read(self, rollout_id: str) -> list[ModelCallRecord]:
-        """In the order in which the calls ended. A line that its writer did not finish is left out."""
+        """Read the calls in the order in which they ended. A line that its writer did not finish is left out."""
         path = self.path(rollout_id)
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         return [_record_in(line) for line in lines if line.endswith(b"\n")]

@@ -1,4 +1,4 @@
-"""What a request must show before a handler sees it.
+"""Checks of a request before a handler sees it.
 
 A server that listens on loopback trusts the programs of this machine, but not the web pages in its browsers. A page
 can send requests here (CSRF), or point its own domain name at 127.0.0.1 and read the replies (DNS rebinding). So the

@@ -1,4 +1,4 @@
-"""What happens before the first step of a rollout: its row is checked, its session is seeded, and the tool calls that
+"""The steps before a rollout: its row is checked, its session is seeded, and the tool calls that
 the row begins with are replayed. A row that can never be scored right ends here, before any model is called."""
 
 import inspect
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 PARAMS, RESPONSE, POLICIES = "responses_create_params", "response", "policies"
 MAX_SHOWN = 200
 MAX_KNOWN_CHECKS = 100_000
-"""How many outcomes of slow checks are kept."""
+"""Maximum number of outcomes of slow checks that are kept."""
 
 GivenHistory = Literal["replay", "ignore", "refuse"]
 
@@ -53,7 +53,7 @@ class GivenCall(NamedTuple):
     name: str
     arguments: str
     output: str | None
-    """None if the row does not have it."""
+    """The tool's output in the row; None if the row has none."""
 
 
 class SlowCheck(NamedTuple):
@@ -67,7 +67,7 @@ class SlowCheck(NamedTuple):
 
 
 class SlowChecks:
-    """Runs slow checks in other processes, and the same one once."""
+    """Runs slow checks in other processes, each only once."""
 
     def __init__(self) -> None:
         self._reasons: dict[SlowCheck, str | None] = {}
@@ -89,7 +89,7 @@ class SlowChecks:
 
 
 _BASE = "nemo_gym.base_resources_server"
-"""Where an environment has its checks from if it overrides none."""
+"""The module of the checks of an environment that overrides none."""
 
 
 class RowValidator:

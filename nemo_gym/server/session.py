@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 SESSION_ID_KEY = "session_id"
 TIME_TO_LIVE_S = 4 * 3600.0
-"""Longer than any rollout we know; only sessions whose rollout never ended are left to this."""
+"""Longer than any known rollout: it ends only sessions whose rollout never ended."""
 
 EVICTABLE_AFTER_S = 600.0
 """A server with as many sessions as it may have ends those that were not used for this long."""
@@ -46,7 +46,7 @@ class Session(msgspec.Struct):
     last_used: float = 0.0
     users: int = 0
     is_new: bool = True
-    """The client has not received the token yet."""
+    """True until the client has received the token."""
 
     def state(self, kind: type[State]) -> State:
         """The state of that kind, made at first use."""

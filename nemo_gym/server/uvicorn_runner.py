@@ -22,9 +22,9 @@ from nemo_gym.server.request_checks import GRACE_S, ServerLimits
 
 KEEP_ALIVE_S = 75
 FRAMING_PER_BODY_BYTE = 16
-"""How many bytes of chunk framing may come with a byte of body: chunks of a single byte take six."""
+"""Maximum bytes of chunk framing for each byte of body: chunks of a single byte take six."""
 LAST_READ_S = 1.0
-"""How long a connection is still read after a timeout, a refusal, or if it is one too many."""
+"""Seconds for which a connection is still read after a timeout or a refusal, also one over the limit."""
 
 
 class LimitedConfig(uvicorn.Config):
@@ -37,7 +37,7 @@ class LimitedConfig(uvicorn.Config):
         self.load()
         self.limits, self.max_connections = limits, limits.connections()
         self.budget = connection_budget()
-        """How many connections the process may have, those included that it makes itself."""
+        """Maximum number of connections of the process, including those that it makes itself."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -50,7 +50,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._max_header_bytes = self.config.limits.max_header_bytes
         self._chunk_bytes = 0
         self._received = self._body_bytes = 0
-        """Of the current request, without the chunk it began in."""
+        """Bytes of the current request, without the chunk it began in."""
         self._in_headers = True
         self._is_refused = self._is_over_limit = False
         self._timer: asyncio.TimerHandle | None = None

@@ -54,7 +54,7 @@ STOPPING_CHECK_EVERY_S = 0.05
 RAISE_AGAIN_AFTER_S = 1.0
 """Code may catch the exception, and go on."""
 KILL_GRACE_S = 5.0
-"""How long after `max_blocked_s` a worker whose loop is still blocked ends."""
+"""Seconds after `max_blocked_s` when a worker whose loop is still blocked ends."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class Block:
     """The frame of the handler that was reported."""
     blamed_since: float = 0.0
     stuck_task_since: float = 0.0
-    """When the task began of which it was reported that it cannot be interrupted."""
+    """The start time of the task that was last reported as not to be interrupted."""
 
 
 class Watchdog:

@@ -19,11 +19,11 @@ from nemo_gym.participants import ENVIRONMENT, HARNESS, TOOL, USER
 
 PolicyVersion: TypeAlias = int | str | None
 NOT_SAMPLED = frozenset((TOOL, USER, ENVIRONMENT, HARNESS))
-"""Who produces items that no policy has sampled, whatever tokens they claim to have."""
+"""Producers of items that no policy has sampled, whatever tokens these items claim to have."""
 
 
 Role: TypeAlias = Literal["prompt", "sampled", "tool", "user", "mixed", "image"]
-"""Where a token comes from: `prompt` is what the policy read before it was asked first, or of its template alone, and
+"""The origin of a token: `prompt` is text before the policy's first call, or of its template alone, and
 `mixed` of both tools and users."""
 
 
@@ -37,27 +37,27 @@ class RewardSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One call of the policy."""
+    """A call of the policy."""
 
     prompt_ids: Sequence[int]
     sampled_ids: Sequence[int]
     log_probs: Sequence[float]
     policy_version: PolicyVersion = None
-    """Which weights sampled it, if the endpoint says. The last ones, if they changed meanwhile."""
+    """Version of the weights that sampled it, if the endpoint reports it. The last one, if they changed meanwhile."""
     item: int | None = None
     """The index of its output item."""
     version_runs: Sequence[tuple[PolicyVersion, int]] = ()
     """Versions and how many tokens each sampled, if there were several."""
     role: Role = "prompt"
-    """Whose the tokens of the prompt are that no call before has."""
+    """Origin of the prompt tokens that no earlier call has."""
     top_log_probs: Sequence[Sequence[tuple[int, float]]] = ()
-    """For each sampled token the likeliest ones, if the endpoint was asked for them."""
+    """The likeliest tokens in place of each sampled one, if the endpoint was asked for them."""
     prompt_log_probs: Sequence[float | None] = ()
-    """Of the last tokens of the prompt, if the endpoint was asked for them."""
+    """Log-probs of the last tokens of the prompt, if the endpoint was asked for them."""
     log_prob_mode: str | None = None
     """`raw` or `processed`, if the configuration of the model says."""
     routed_experts: Any = None
-    """Which experts each token of the call went to, as the engine encodes it."""
+    """Experts that each token of the call was routed to, as the engine encodes them."""
     image_token: int | None = None
     """The token that stands for an image."""
     images: Sequence[str] = ()
@@ -88,7 +88,7 @@ class ImageSpan(NamedTuple):
     start: int
     end: int
     place: str | None
-    """Where in the record the image is, such as `responses_create_params.input.0.content.1`. None if the prompt has
+    """Place of the image in the record, such as `responses_create_params.input.0.content.1`. None if the prompt has
     another number of images than the record, as after the context was compacted."""
 
 
@@ -129,15 +129,15 @@ class FlatTokens:
     log_probs: list[float]
     """0.0 where the mask is 0."""
     prompt_length: int
-    """How many tokens come before the first sampled one."""
+    """Number of tokens before the first sampled one."""
     policy_versions: list[PolicyVersion] = field(default_factory=list)
-    """One per model call."""
+    """One entry for each model call."""
     version_spans: list[VersionSpan] = field(default_factory=list)
-    """Which version sampled which tokens. Neighbouring spans differ in their version, or tokens that were read are
-    between them. Tokens whose version is unknown are in none."""
+    """Spans of tokens, each with the version that sampled it. Neighbouring spans differ in their version, or have
+    tokens that were read between them. Tokens whose version is unknown are in none."""
 
     roles: list[RoleSpan] = field(default_factory=list)
-    """Which tokens come from where; all tokens, in their order."""
+    """Spans of all tokens in their order, each with its origin."""
     images: list[ImageSpan] = field(default_factory=list)
     """If the configuration of the model names the token that stands for an image."""
     rewards: list[RewardSpan] = field(default_factory=list)
@@ -147,11 +147,11 @@ class FlatTokens:
     prompt_log_probs: list[float | None] = field(default_factory=list)
     """One entry per token, if the endpoint gave them; None for tokens that were sampled."""
     routed_experts: Any = None
-    """Those of the last call, which are of all its tokens."""
+    """Those of the last call, which cover all its tokens."""
     log_prob_mode: str | None = None
 
     def versions(self) -> list[PolicyVersion]:
-        """One per token; None for tokens that were read, or whose version is unknown."""
+        """One entry for each token; None for tokens that were read, or whose version is unknown."""
         found: list[PolicyVersion] = [None] * len(self.ids)
         for start, end, version in self.version_spans:
             found[start:end] = [version] * (end - start)
@@ -164,7 +164,7 @@ class FlatTokens:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Model calls of which each prompt begins with all that came before."""
+    """Model calls whose prompts each begin with all tokens of the call before."""
 
     calls: list[ModelCall]
 
@@ -213,7 +213,7 @@ class Segment:
         )
 
     def _roles(self, images: Sequence[ImageSpan]) -> Iterator[RoleSpan]:
-        """Where the tokens come from, without empty spans."""
+        """Return spans of tokens with their origin, without empty ones."""
         at = 0
         for call in self.calls:
             for image in (each for each in images if at <= each.start < len(call.prompt_ids)):
@@ -390,7 +390,7 @@ def calls_of(output: Iterable[JsonObject], *, images: Sequence[tuple[int, str]] 
 
 
 def _role_of(item: JsonObject) -> Role | None:
-    """Whose tokens an item adds to the next prompt, if it is not the policy's own."""
+    """Return the producer of the tokens that an item adds to the next prompt, if that is not the policy."""
     if item.get("type") == "function_call_output":
         return "tool"
     return "user" if item.get("role", "assistant") != "assistant" else None

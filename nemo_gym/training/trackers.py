@@ -24,13 +24,13 @@ rate_limited_log = RateLimitedLog(logger)
 
 LOG_EVERY_S = 10.0
 CLOSE_TIMEOUT_S = 20.0
-"""How long the end of a run waits for its last metrics to be written."""
+"""Seconds for which the end of a run waits until its last metrics are written."""
 OUTPUT_TOKENS = 1
 """Their place in `Outcome.tokens`."""
 
 
 class Tracker(Protocol):
-    """Where metrics go."""
+    """A target of metrics."""
 
     def log(self, metrics: Mapping[str, float], step: int) -> None: ...
 
@@ -189,7 +189,7 @@ class RolloutTracker:
 
 
 def track_rollouts(target: str, *, made: int = 0) -> RolloutTracker:
-    """Track rollouts with the tracker of a target, after so many that were made before."""
+    """Track rollouts with the tracker of a target. `made` rollouts were made before."""
     return RolloutTracker(open_tracker(target), made=made)
 
 

@@ -17,15 +17,14 @@ from nemo_gym.rollouts.registry import (
     describe_output,
     find_entry,
     find_output,
-    outputs_below,
     registered_runs,
     run_id,
-    runs_below,
 )
 from nemo_gym.rollouts.store import failures_path
 from nemo_gym.training.token_file import ARROW, PARQUET, token_records
 from nemo_gym.viewer.display import NoSuchRowError
 from nemo_gym.viewer.index import Index
+from nemo_gym.viewer.runs import outputs_below, runs_below
 
 QUERY_TIMEOUT_S = 60.0
 _CHECK_EVERY = 20_000

@@ -25,7 +25,7 @@ from nemo_gym.common.statistics import PASS_THRESHOLD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, GymError, PortError
 from nemo_gym.rollouts.live import live_folder
-from nemo_gym.rollouts.registry import RunSummary, matching, set_tags
+from nemo_gym.rollouts.registry import RunSummary, set_tags
 from nemo_gym.rollouts.resume import read_manifest
 from nemo_gym.rollouts.store import journal_path
 from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body
@@ -35,6 +35,7 @@ from nemo_gym.viewer import display, queries
 from nemo_gym.viewer.files import Files, QueryTimeoutError
 from nemo_gym.viewer.index import Index
 from nemo_gym.viewer.queries import FilterError, search
+from nemo_gym.viewer.runs import matching
 
 logger = logging.getLogger(__name__)
 

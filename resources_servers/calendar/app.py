@@ -15,7 +15,7 @@ from resources_servers.calendar.state import checked_event, is_expected
 
 class CalendarResourcesServerConfig(BaseResourcesServerConfig, extra="forbid"):
     check_timeout_s: float = Field(default=10.0, gt=0)
-    """How long checking a very long reply may take."""
+    """Time limit for checking a very long reply."""
 
 
 class CalendarVerifyRequest(BaseVerifyRequest):

@@ -13,7 +13,7 @@ from resources_servers.calendar.times import Window, minutes_of, window_of
 Event = Mapping[str, Any]
 
 MAX_LISTS = 8
-"""How many of the last lists are read."""
+"""Number of the last lists that are read."""
 
 _LIST = re.compile(r"\[\s*\{")
 _EMPTY_LIST = re.compile(r"(?<![-*+]\s)\[\s*\]")

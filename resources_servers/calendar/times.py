@@ -35,7 +35,7 @@ class Window(NamedTuple):
 
 
 def window_of(constraint: Any) -> Window:
-    """What a constraint allows; without one, everything. Raises ValueError if it is not of a known form."""
+    """Return the times that a constraint allows; without one, all times. Raises ValueError if its form is unknown."""
     if constraint is None or constraint == "":
         return Window()
     found = _CONSTRAINT.fullmatch(constraint) if isinstance(constraint, str) else None

@@ -31,7 +31,7 @@ from resources_servers.code_gen.runner import (
 
 class CodeGenResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig, extra="forbid"):
     num_processes: int = Field(default=8, ge=1)
-    """How many programs are tested at once. Others wait."""
+    """Maximum number of programs that are tested at once. Others wait."""
 
     unit_test_timeout_secs: int = Field(default=10, ge=1)
     """Seconds of CPU time that a program may use for one test, over all its processes."""
@@ -40,7 +40,7 @@ class CodeGenResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig, ext
     """Not read; rows and configs of others have it."""
 
     warm_sandboxes: int = Field(default=2, ge=0)
-    """How many sandboxes are started ahead."""
+    """Number of sandboxes that are started ahead."""
 
 
 class VerifierMetadata(BaseModel):

@@ -102,7 +102,7 @@ def _inputs(chance: Random) -> list[list[int]]:
 
 
 def _is_telling(task: Task, inputs: list[list[int]]) -> bool:
-    """Whether results vary, and a program that leaves out a step fails."""
+    """True if results vary, and a program that leaves out a step fails."""
     results = [task.solve(numbers) for numbers in inputs]
     shorter = (task._replace(steps=task.steps[:place] + task.steps[place + 1 :]) for place in range(len(task.steps)))
     return len(set(results)) >= MIN_RESULTS and all(
@@ -202,4 +202,4 @@ RESULTS: dict[int, tuple[MakeStep, ...]] = {
         ),
     ),
 }
-"""What is asked for in the end, by difficulty."""
+"""The last step of the task, by difficulty."""

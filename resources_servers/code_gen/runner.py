@@ -38,7 +38,7 @@ PRELOAD = tuple(name for name in _STAR_IMPORTS if name not in ("sys", "builtins"
 _NAMES = "".join(f"from {name} import *\n" for name in _STAR_IMPORTS) + "".join(
     f"import {name}\n" for name in _STAR_IMPORTS
 )
-"""What programs may use without importing it, as those in the datasets do."""
+"""Names that programs may use without importing them, as those in the datasets do."""
 
 _HARNESS = f"""
 import builtins, sys
@@ -221,7 +221,7 @@ def _crash(done: ExecResult) -> Failure:
 
 
 def difference(output: str, expected: str) -> str | None:
-    """Where two outputs differ, line by line; None if they do not."""
+    """Describe the first line in which two outputs differ; None if none does."""
     ours, theirs = stripped_lines(output), stripped_lines(expected)
     if len(ours) != len(theirs):
         return "Wrong answer: mismatched output length"

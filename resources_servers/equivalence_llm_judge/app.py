@@ -19,7 +19,7 @@ _EMPTY_MARKUP = re.compile(r"!?\[\s*\]\([^()\s]*\)|\u2800")
 
 
 class _Case(NamedTuple):
-    """What the judge is asked about."""
+    """The question, the gold answer and the given answer to judge."""
 
     question: str
     expected: str
@@ -79,7 +79,7 @@ class EquivalenceLLMJudgeResourcesServer(SimpleResourcesServer):
         return _Case(question, expected, answer, reply, has_regex=of_row is not None and not is_long, is_long=is_long)
 
     async def _part(self, text: str, regex: str | None, compute: Compute) -> str:
-        """What a regex matches in a text; the whole text without a regex or a match."""
+        """Return the part of a text that a regex matches; the whole text without a regex or a match."""
         if not regex:
             return text
         found = await compute.run(extract, regex, text, timeout_s=self.config.regex_timeout_s)

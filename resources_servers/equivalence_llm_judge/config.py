@@ -1,4 +1,4 @@
-"""How this environment is configured: who judges and how, what of a reply is judged, what a verdict is worth."""
+"""Options of this environment: the judge, its prompt, which part of a reply is judged, and rewards for verdicts."""
 
 import string
 from pathlib import Path
@@ -15,7 +15,7 @@ PLACEHOLDERS = ("question", "expected_answer", "generated_answer")
 
 class EquivalenceConfig(BaseResourcesServerConfig, JudgeConfig, extra="forbid"):
     judge_prompt_template: str | None = None
-    """What the judge is asked, with {question}, {expected_answer} and {generated_answer}. Counts before the file."""
+    """Prompt template with {question}, {expected_answer} and {generated_answer}. It takes precedence over the file."""
 
     judge_prompt_template_fpath: str = "prompt_templates/equivalence_llm_judge.txt"
     """The file with the same, relative to the folder of this server."""
@@ -25,28 +25,28 @@ class EquivalenceConfig(BaseResourcesServerConfig, JudgeConfig, extra="forbid"):
     judge_not_equal_label: str = Field(default=NOT_EQUAL_LABEL, min_length=1)
 
     question_extract_regex: str | None = None
-    """What of the last user message is the question."""
+    """Regex for the question in the last user message."""
 
     response_extract_regex: str | None = None
-    """What of a reply is the answer."""
+    """Regex for the answer in a reply."""
 
     use_per_record_regex: bool = True
-    """Whether the regex of a row (`template_metadata.output_regex`) counts, and before `response_extract_regex`."""
+    """Use the regex of a row (`template_metadata.output_regex`) in place of `response_extract_regex`."""
 
     extraction_length_threshold: int | None = 120
     """If a row has a regex, but a gold answer longer than this, the whole reply is judged. Null for never."""
 
     check_twice_swap: bool = False
-    """Whether an answer that is found equal is judged again in the place of the gold answer."""
+    """Judge an answer that was found equal again, with both answers swapped."""
 
     reward_if_swap_fails: float = Field(default=0.0, allow_inf_nan=False)
-    """What it is worth to be found equal only the first time."""
+    """Reward if the answer is found equal the first time but not when swapped."""
 
     check_full_generation_on_fail: bool = True
-    """Whether the whole reply gets a second chance if what the regex of the row found is not equal."""
+    """Judge the whole reply if the part that the row's regex matches is not equal."""
 
     reward_if_full_generation_succeeds: float = Field(default=0.5, allow_inf_nan=False)
-    """What it is worth to be found equal at the second chance."""
+    """Reward if only the whole reply is found equal."""
 
     regex_timeout_s: float = Field(default=2.0, gt=0)
     """CPU time limit of a regex. A reply that exceeds it scores 0.0, with `timed_out` in the record."""

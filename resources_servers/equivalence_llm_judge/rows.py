@@ -1,4 +1,4 @@
-"""What the environment reads from a row."""
+"""Fields of a row that the environment reads."""
 
 from typing import Any
 

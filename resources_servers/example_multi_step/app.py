@@ -69,7 +69,7 @@ def _value_of(synonym: str) -> int:
 
 
 def handed_in(response: NeMoGymResponse) -> list[Any]:
-    """What the last hand-in gave, as the model wrote it; nothing if there is none, or none that can be read."""
+    """Return the arguments of the last hand-in as the model wrote them; empty if there is none that can be read."""
     calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
     last = next((call for call in reversed(calls) if call.name == HAND_IN), None)
     if last is None:
@@ -82,7 +82,7 @@ def handed_in(response: NeMoGymResponse) -> list[Any]:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether the value is a whole number, or the text of one, of a size that every reader of JSON can take."""
+    """True for a whole number, or the text of one, of a size that every JSON reader accepts."""
     if not isinstance(value, int | float | str):
         return False
     try:

@@ -33,9 +33,9 @@ class Policies(BaseModel):
 class NegotiationSeedRequest(BaseSeedSessionRequest):
     policies: Policies
     seller_limit: StrictInt = Field(ge=0)
-    """What the article costs the seller."""
+    """The article's cost for the seller, who loses at a lower price."""
     buyer_limit: StrictInt
-    """What it is worth to the buyer."""
+    """The article's value for the buyer, who loses at a higher price."""
 
 
 class Negotiation(SessionState):
@@ -44,7 +44,7 @@ class Negotiation(SessionState):
     offered_by: str | None = None
     offer: int | None = None
     price: int | None = None
-    """Of the deal."""
+    """The price of the deal."""
 
 
 class NegotiationResourcesServer(SimpleResourcesServer):
@@ -91,7 +91,7 @@ class NegotiationResourcesServer(SimpleResourcesServer):
 
 
 def shares(price: int | None, seller_limit: int, buyer_limit: int) -> dict[str, float]:
-    """How much of what there is to gain each side has: together 1 in a deal, and nothing without one. A side that
+    """Share of the possible gain for each party: together 1 in a deal, and nothing without one. A side that
     goes beyond its limit loses. No share is beyond -1 and 1."""
     gain = buyer_limit - seller_limit
     if price is None or gain <= 0:

@@ -18,7 +18,7 @@ STEPS = {
     -3: "take {} away three times",
     -4: "take {} away four times",
 }
-"""How often a number is added, and how that is said."""
+"""Words for each number of additions. A negative one is subtracted."""
 ASKS = ("and tell me what the counter says.", "and read the counter.", "and tell me the count.")
 
 

@@ -187,7 +187,7 @@ def keeps_promises(said: str, credit_eur: int, technician_day: Day | None) -> bo
 
 
 def confirmations(said: str) -> str:
-    """What is said after "Confirmed:", one line each."""
+    """Return the text after each "Confirmed:", one line each."""
     return "\n".join(_CONFIRMED.findall(said))
 
 

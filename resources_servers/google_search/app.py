@@ -35,13 +35,13 @@ class GoogleSearchResourcesServerConfig(BaseResourcesServerConfig, extra="forbid
     """The search API."""
 
     request_timeout_s: float = Field(default=10.0, gt=0)
-    """How long the search API or a page may take."""
+    """Time limit for the search API, and for a page."""
 
     extract_timeout_s: float = Field(default=10.0, gt=0)
-    """How long finding the text of a page may take."""
+    """Time limit for extracting the text of a page."""
 
     allow_private_addresses: bool = False
-    """Whether pages may be on this machine or in its network. A model chooses the pages: leave it off."""
+    """Allow pages on this machine and in its network. The model chooses the pages, so leave it off."""
 
 
 class GoogleSearchVerifyRequest(BaseVerifyRequest):

@@ -6,7 +6,7 @@ from nemo_gym.errors import GymError
 
 LONG_PAGE_WORDS = 10_000
 SHOWN_CHARS = 5_000
-"""What is shown of each end of a longer page."""
+"""Characters that are kept of each end of a longer page."""
 
 NOTHING_FETCHED = "No HTML found"
 NO_TEXT = "No text found"
@@ -42,7 +42,7 @@ def shortened(text: str) -> str:
 
 
 def parsed_option(text: str) -> str | None:
-    """What the final box has in it, written as Python would print it: a backslash is two."""
+    """Return the content of the final box, with backslashes doubled as Python prints them."""
     spoken = shown(text)
     found = final_declaration(spoken, boxes(spoken))
     if found is None:

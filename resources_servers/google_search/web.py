@@ -82,7 +82,7 @@ class Web:
         self._api, self._pages, self._allow_private = api, pages, allow_private_addresses
 
     async def search(self, url: str, *, key: str, cx: str, query: str) -> str:
-        """What the search API answers, as JSON text. The key is in no result and no error."""
+        """Return the reply of the search API as JSON text. The key is in no result and no error."""
         if len(query) > MAX_QUERY_CHARS:
             raise WebError(f"the query has more than {MAX_QUERY_CHARS} characters")
         try:
@@ -96,7 +96,7 @@ class Web:
             raise WebError(masked(_described(error), key)) from None
 
     async def page(self, url: str) -> bytes | None:
-        """What is at an address; None if it cannot be fetched."""
+        """Fetch a page; None if it cannot be fetched."""
         if len(url) > MAX_QUERY_CHARS:
             raise WebError(f"the URL has more than {MAX_QUERY_CHARS} characters")
         target = self._checked(url)

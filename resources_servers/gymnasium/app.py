@@ -14,7 +14,7 @@ from nemo_gym.errors import RolloutError
 
 _WHOLE_NUMBER = re.compile(r"(?<![\w.])-?[0-9]+(?![\w]|\.\d)")
 BAD_ARGUMENTS = (TypeError, ValueError, LookupError, AttributeError, AssertionError)
-"""What environments raise if their `env_kwargs` do not fit."""
+"""Exceptions of environments whose `env_kwargs` do not fit."""
 TRIED_STEPS = 100
 """Random steps by which the reward of an invalid action is found."""
 UNLIMITED_STEPS = 200
@@ -28,7 +28,7 @@ class GymnasiumConfig(BaseResourcesServerConfig, extra="forbid"):
 
 class GymnasiumRow(BaseSeedSessionRequest):
     env_id: str
-    """As `gymnasium.make` takes it."""
+    """The id for `gymnasium.make`."""
     seed: int | None = Field(default=None, ge=0)
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the environment. `render_mode: ansi` makes the text that it draws the observation."""
@@ -142,6 +142,6 @@ class GymnasiumResourcesServer(EpisodeResourcesServer):
         session.episode = GymnasiumEpisode(body)
 
     def reward_of_leaving(self, session: EpisodeSession) -> float:
-        """As much as invalid actions to the end of the episode: not to act must not pay."""
+        """The penalty of invalid actions until the end of the episode, so that not acting does not pay."""
         episode: GymnasiumEpisode = session.episode
         return episode.worst_reward() * episode.steps_left(session.steps)

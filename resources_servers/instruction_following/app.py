@@ -64,7 +64,7 @@ class InstructionFollowingResourcesServer(SimpleResourcesServer):
         )
 
     async def _followed(self, text: str, instructions: list[Instruction], compute: Compute) -> list[bool] | TimedOut:
-        """Whether each instruction is followed. Slow checks run outside the event loop."""
+        """Check which of the instructions are followed. Slow checks run outside the event loop."""
         if not may_take_long(text, instructions):
             return followed(text, instructions)
         timeout_s = self.config.check_timeout_s

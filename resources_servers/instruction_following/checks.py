@@ -47,7 +47,7 @@ IMPOSSIBLE: dict[str, Callable[..., bool]] = {
 }
 """When no text can follow an instruction, although each of its arguments is valid."""
 LEAST = {"length_constraints:number_words": 1, "length_constraints:number_sentences": 1}
-"""What every text with a letter or a digit has; 0 for other instructions."""
+"""The least count of a text with a letter or a digit; 0 for other instructions."""
 
 
 def _arguments_model(check: Callable[..., bool]) -> type[BaseModel]:
@@ -88,7 +88,7 @@ def parsed_arguments(name: str, given: Mapping[str, Any] | None) -> dict[str, An
 
 
 def followed(text: str, instructions: Iterable[Instruction]) -> list[bool]:
-    """Whether the text follows each of the instructions. One that shows no letter or digit follows none."""
+    """Check the text against each of the instructions. A text that shows no letter or digit follows none."""
     shown = as_shown(text)
     has_words = says_something(shown) and not is_blank(shown)
     return [has_words and CHECKS[name](shown, **parsed_arguments(name, arguments)) for name, arguments in instructions]

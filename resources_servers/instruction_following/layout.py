@@ -44,7 +44,7 @@ def has_two_responses(text: str, /) -> bool:
 
 
 def _count(pieces: Sequence[str]) -> int | None:
-    """How many pieces say something; None if one between others does not."""
+    """Count the pieces with a letter or digit; None if a piece between others has none."""
     if not all(map(says_something, pieces[1:-1])):
         return None
     return sum(map(says_something, pieces))

@@ -34,7 +34,7 @@ class MissingTablesError(StartupError):
 
 
 def folders() -> list[Path]:
-    """Where the tables may be, in search order. The last folder is ours to write to."""
+    """Folders to search for the tables, in order. The last one is where we download them to."""
     named = [Path(place) for place in os.environ.get("NLTK_DATA", "").split(os.pathsep) if place]
     return [*named, Path(sys.prefix) / "nltk_data", Path(os.path.expanduser("~/nltk_data")), cache_dir() / "nltk_data"]
 

@@ -19,12 +19,12 @@ _SENTENCE_ENDS = re.compile(f"[{SENTENCE_ENDS}]")
 
 
 def tokens(text: str) -> list[str]:
-    """As `nltk.word_tokenize` gives them."""
+    """Split into words as `nltk.word_tokenize` does."""
     return [token for sentence in punkt_sentences(text) for token in _word_tokenizer().tokenize(sentence)]
 
 
 def punkt_sentences(text: str) -> list[str]:
-    """As `nltk.sent_tokenize` gives them."""
+    """Split into sentences as `nltk.sent_tokenize` does."""
     found: list[str] = _sentence_tokenizer().tokenize(text)
     return found
 

@@ -57,7 +57,7 @@ CALCULATORS: dict[str, Callable[..., Any]] = {
 
 
 def calculate(name: str, arguments: dict[str, float]) -> float:
-    """What a calculator makes of its arguments. Raises what Python raises, and for a result that is no real number."""
+    """Return the result of a calculator. Raises what Python raises, and for a result that is no real number."""
     result = CALCULATORS[name](**arguments)
     if isinstance(result, complex):
         raise ValueError("the result is not a real number")

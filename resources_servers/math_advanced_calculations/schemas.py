@@ -1,4 +1,4 @@
-"""How the calculators are described to a model: as what they claim to be."""
+"""Schemas of the calculators as the model sees them. They say what the calculators claim to compute."""
 
 from typing import Any
 

@@ -56,7 +56,7 @@ class PythonExecutorResourcesServerConfig(BaseResourcesServerConfig, SandboxConf
     """Seconds of CPU time that one piece of code may use, over all its processes."""
 
     warm_sessions: int = Field(default=2, ge=0)
-    """How many sessions are started ahead."""
+    """Number of sessions that are started ahead."""
 
 
 class ExecutePythonResponse(BaseModel):

@@ -30,7 +30,7 @@ from resources_servers.math_with_judge.engine import (
 from resources_servers.math_with_judge.final_answer import MAX_ANSWER_CHARS
 
 MISSING_VALUES = ("null", "nan")
-"""What programs write for a missing value."""
+"""Texts that programs write for a missing value."""
 
 
 class LibraryJudgeMathConfig(BaseResourcesServerConfig, JudgeConfig, extra="forbid"):

@@ -47,7 +47,7 @@ RELATIVE_TOLERANCE = 1e-4
 """The library rounds to six decimals, so that all tiny numbers are equal to it. They must agree in this way, too."""
 
 AS_FRACTION, AS_NUMBER = r"\\frac{\1}{100}", r"\1"
-"""How to read a percentage. One without counterpart is compared in both ways, as math-verify 0.9.0 does."""
+"""Ways to read a percentage. One without counterpart is compared in both ways, as math-verify 0.9.0 does."""
 
 POWERS = {"thousand": 3, "million": 6, "billion": 9}
 
@@ -139,7 +139,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z])\s*=\s*([^=,]+)")
 _ROW_END = "\\\\"
 _COLUMN = re.compile(r"\\begin\{[bp]matrix\}([^&]+)\\end\{[bp]matrix\}")
 _NAME = re.compile(r"^[A-Z]\s*(?=\()")
-"""Of a point: `P(1, 2)`."""
+"""Matches the name of a point, as in `P(1, 2)`."""
 _BARE_LIST = re.compile(r"[^()\[\]{}=<>]*,[^()\[\]{}=<>]*")
 _ROOT = r"(?:\\sqrt\{\d{1,9}\}|\\pi)"
 _TERM = rf"(?:\d{{1,30}}(?:\.\d{{1,30}})?{_ROOT}?|{_ROOT}|\\[dt]?frac\{{\d{{1,30}}\}}\{{[1-9]\d{{0,29}}\}})"

@@ -17,7 +17,7 @@ TAIL_CHARS = 1_000
 """Expressions that are neither in a box nor in a statement are looked for in this many last characters."""
 
 MAX_STATEMENTS = 50
-"""How many of the last statements are looked at."""
+"""Number of the last statements that are read."""
 
 _PLAIN = str.maketrans({"\N{MINUS SIGN}": "-", "\N{RIGHT SINGLE QUOTATION MARK}": "'", "²": "^{2}", "³": "^{3}"})
 _FLAGS = re.IGNORECASE | re.VERBOSE

@@ -42,7 +42,7 @@ _SENTENCE_END = re.compile(r"[.!?][\s*_`\"')]+|\n+|[.!?]$")
 _ITEM_END = re.compile(r"[.!?,;/|]\s+|\n+|[/|;]")
 _DECLARING = re.compile(r"\b(?:is|are|was|were|be|shows?|says?|said|returned|gives?)\b|[:=]")
 _MARKS = re.compile(r"(?:[\W_]|\b(?:the|an?|now|in|at|called|named)\b)*", re.IGNORECASE)
-"""What may stand between an answer and the place that declares it."""
+"""Matches what may stand between an answer and the words that declare it."""
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 MAX_SHORT = 3
 """The words of a short item, and how many of them are a list."""
@@ -53,7 +53,7 @@ _OR_AFTER = re.compile(r"[\s,*_`]*(?:\bor\b|[/|])", re.IGNORECASE)
 class McpToolsConfig(BaseResourcesServerConfig, extra="forbid"):
     mcp_servers: dict[str, McpServer] = Field(min_length=1)
     tool_timeout_s: float = Field(default=300.0, gt=0)
-    """How long one call of a tool, or connecting, may take."""
+    """Time limit for connecting, and for one call of a tool."""
 
 
 class McpSession(SessionState):

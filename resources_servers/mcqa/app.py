@@ -25,7 +25,7 @@ class McqaVerifyRequest(BaseVerifyRequest):
     expected_answer: str | None = None
     grading_mode: GradingMode = "strict_single_letter_boxed"
     template_metadata: dict[str, Any] | None = None
-    """Of this only `output_regex` is read."""
+    """Only its `output_regex` is read."""
     uuid: str | None = None
     metadata: dict[str, Any] | None = None
 

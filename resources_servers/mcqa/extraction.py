@@ -25,7 +25,7 @@ from nemo_gym.answers import (
 GradingMode = Literal["strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon"]
 
 MAX_MATCHES = 100
-"""How many of the last matches are read."""
+"""Number of the last matches that are read."""
 
 _ANSWER_COLON = re.compile(r"answer\s*[:\uff1a]\s*", re.IGNORECASE)
 _CAPITALS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -58,7 +58,7 @@ def lettered(options: Sequence[Mapping[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     if {*map(len, options)} == {1}:
         for option in options:
-            found.update(option)
+            found |= option
         if _CAPITALS.issuperset(found):
             return found
         found.clear()
@@ -104,7 +104,7 @@ def _final_choice(
 
 
 def _by_regex(text: str, options: Mapping[str, str], pattern: str) -> str | None:
-    """What the last match says: a letter, even one that is not an option, or the text of an option. If that has more
+    """Read the last match: a letter, even one that is not an option, or the text of an option. If that has more
     matches, the text is searched without the delimiters of formulas and emphasis."""
     written = without_fonts(text)
     texts = (written, _DELIMITER.sub("", written))
@@ -165,7 +165,7 @@ def _strict(text: str, options: Mapping[str, str]) -> str | None:
 
 
 def _lenient_boxed(text: str, options: Mapping[str, str]) -> str | None:
-    """As strict; else the option whose whole text is in the box, with or without its letter before it."""
+    """Read the final box as `_strict` does; else as the text of an option, with or without its letter before it."""
     bare = {letter: _bare(option) for letter, option in options.items()}
 
     def letter_of(box: Declaration) -> str | None:
@@ -215,7 +215,7 @@ def _lenient_answer_colon(text: str, options: Mapping[str, str]) -> str | None:
 
 
 def _answer_lines(text: str) -> Iterator[Declaration]:
-    """What stands behind each `answer:`, up to the end of the line or to what joins it to the next one."""
+    """The text after each `answer:`, up to the end of the line or to what joins it to the next one."""
     spans = [match.span() for match in deque(_ANSWER_COLON.finditer(text), MAX_MATCHES)]
     for (label, start), (following, _) in pairwise([*spans, (len(text), 0)]):
         end = text.find("\n", start, following)

@@ -25,7 +25,7 @@ from nemo_gym.errors import RolloutError
 
 class OpenEnvConfig(BaseResourcesServerConfig, extra="forbid"):
     openenv_base_url: str
-    """Where the OpenEnv server listens, such as `http://127.0.0.1:8000`."""
+    """The URL of the OpenEnv server, such as `http://127.0.0.1:8000`."""
     message_timeout_s: float = Field(default=300.0, gt=0)
 
 

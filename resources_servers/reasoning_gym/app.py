@@ -38,7 +38,7 @@ _MARKUP = re.compile(
 )
 """Markup, quotes and the final stop of a whole answer."""
 MAX_MARKUP = 4
-"""How much of it may be nested."""
+"""Maximum depth of nested markup."""
 
 
 class ReasoningVerifyRequest(BaseVerifyRequest):
@@ -87,7 +87,7 @@ class ReasoningGymResourcesServer(SimpleResourcesServer):
 
 
 def extracted_answer(text: str) -> str | None:
-    """What the last pair of answer tags encloses, as `final_declaration` decides. None without one."""
+    """Return the text in the last pair of answer tags that `final_declaration` accepts. None without one."""
     text = shown(text)
     found = final_declaration(text, [Declaration(*each.span(), each[1]) for each in _ANSWER.finditer(text)])
     return found.content.strip() if found else None

@@ -1,4 +1,4 @@
-"""Whether a text is JSON that fits a schema. Schemas are data and may hold hostile patterns: run this where it can be
+"""Check if a text is JSON that fits a schema. Schemas are data and may hold hostile patterns: run this where it can be
 killed. JSON Schema 2020-12, formats not checked, nothing fetched."""
 
 import re
@@ -21,12 +21,12 @@ def warm_up() -> None:
 
 
 def verdict(text: str, schema_text: str) -> bool | None:
-    """Whether the answer fits the schema; None if that is no valid schema."""
+    """True if the answer fits the schema; None if the schema is not valid."""
     return None if _validator(schema_text) is None else fits(text, schema_text)
 
 
 def fits(text: str, schema_text: str) -> bool:
-    """Whether the answer is JSON that fits the schema, made strict. Nothing fits a schema that is not valid."""
+    """True if the answer is JSON that fits the schema, made strict. Nothing fits a schema that is not valid."""
     from referencing.exceptions import Unresolvable
 
     try:

@@ -29,11 +29,11 @@ class TextArenaConfig(BaseResourcesServerConfig, extra="forbid"):
 
 class TextArenaRow(BaseSeedSessionRequest):
     game: str
-    """As `textarena.make` takes it, such as `TicTacToe-v0`."""
+    """The id for `textarena.make`, such as `TicTacToe-v0`."""
     seed: int | None = None
     num_players: int = 2
     player: int = 0
-    """Which player the policy is."""
+    """The number of the policy's player."""
     opponent: Literal["random", "model"] = "random"
     """random: a legal move, if there is one among those in square brackets that the observation lists, chosen by the
     seed."""
@@ -149,7 +149,7 @@ class TextArenaResourcesServer(EpisodeResourcesServer):
         return None
 
     def reward_of_leaving(self, session: EpisodeSession) -> float:
-        """Who leaves a game against others has lost it."""
+        """Score a policy that leaves a game against others as having lost."""
         return LOST if session.episode.row.num_players > 1 else 0.0
 
     async def _opponent_move(self, game: TextArenaGame, player: int, observation: str, jar: CookieJar) -> str:

@@ -75,7 +75,7 @@ def get_average_session_duration(office: Office, /, time_min: Any = None, time_m
 
 
 def _by_date(office: Office, time_min: Any, time_max: Any, measure: Callable[[list[Row]], float]) -> dict[str, float]:
-    """What the visits of each day measure, from the first day on. The limits are compared as text."""
+    """Return a metric of the visits of each day, from the first day on. The limits are compared as text."""
     first, last = text(time_min or ""), text(time_max or "\U0010ffff")
     visits_of: defaultdict[str, list[Row]] = defaultdict(list)
     for visit in office.visits.rows:

@@ -80,7 +80,7 @@ GroundTruth = Annotated[list[Action] | Literal[""], BeforeValidator(_listed)]
 
 
 class WorkplaceRow(BaseModel):
-    """What a rollout is to achieve."""
+    """The expected outcome of a rollout."""
 
     ground_truth: GroundTruth = ""
 

@@ -1,4 +1,4 @@
-"""How the tools are described to a model."""
+"""Schemas of the tools, as the model sees them."""
 
 from typing import Any, NamedTuple
 
@@ -131,7 +131,7 @@ FIELDS = {
     "project_management_update_task": ("task_name", "assigned_to_email", "list_name", "due_date", "board"),
     "customer_relationship_manager_update_customer": customer_tools.CHANGEABLE,
 }
-"""What `field` may be."""
+"""The allowed values of `field`."""
 
 TIMES = {
     "time_min": "Events that start at this time or later, as YYYY-MM-DD HH:MM:SS.",

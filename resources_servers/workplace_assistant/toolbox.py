@@ -60,11 +60,11 @@ LONG_ARGUMENTS = 1_000_000
 """Characters, in all calls of a rollout together."""
 
 _COSTLY = re.compile(r"[*+?{|()\[\\]")
-"""What a pattern needs to take more than linear time."""
+"""Matches parts of a pattern that can make it take more than linear time."""
 
 
 def call_tool(office: Office, name: str, arguments: dict[str, Any]) -> Any:
-    """What a tool answers, an error included. Arguments that are null count as not given."""
+    """Return the output of a tool, also its error. Arguments that are null count as not given."""
     given = {key: value for key, value in arguments.items() if value is not None}
     try:
         return TOOLS[name](office, **given)

@@ -42,11 +42,11 @@ DEFAULT_ENV = {
     "NEMO_GYM_MCP_URL": "{mcp_url}",
     "NEMO_GYM_MODEL": "{model}",
 }
-"""What most harnesses read. The path in the URLs is the secret, so that the keys need not be any."""
+"""Environment variables that most harnesses read. The secret is the path in the URLs, so the keys may be any text."""
 
 
 class CommandAgentConfig(ToolCallingAgentConfig):
-    """Which harness works with which model in which environment."""
+    """The harness, its model and its environment."""
 
     command: list[str] = Field(min_length=1)
     """The program and its arguments. {prompt}, {prompt_file}, {instructions}, {base_url}, {root_url}, {mcp_url},
@@ -66,7 +66,7 @@ class CommandAgentConfig(ToolCallingAgentConfig):
     decision of yours, too: then the harness, and all that it runs, is an ordinary process of this machine."""
     command_timeout_s: float = Field(default=1800.0, gt=0)
     concurrency: int = Field(default=8, ge=1)
-    """How many harnesses run at once. Other rollouts wait."""
+    """Maximum number of harnesses that run at once. Other rollouts wait."""
 
 
 class CommandAgent(ToolCallingAgent):

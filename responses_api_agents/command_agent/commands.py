@@ -16,10 +16,10 @@ from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.sandbox import AsyncSandbox, SandboxError, SandboxSpec, create_provider
 
 OUTPUT_BYTES = 64 * 2**10
-"""How much of the end of standard output and standard error is kept."""
+"""Bytes that are kept of the end of standard output and standard error."""
 MAX_FILE_BYTES = 2**20
 MAX_ARGUMENT_BYTES = 2**17
-"""Of one argument or variable, by Linux."""
+"""Linux's limit for one argument or variable."""
 PORT_INSIDE = 8089
 SOCKET_INSIDE = "/run/nemo_gym/gateway.sock"
 BRIDGE_INSIDE = "/tmp/nemo_gym_bridge.py"  # noqa: S108 - in the sandbox
@@ -35,7 +35,7 @@ END_TIMEOUT_S = 10.0
 
 @dataclass(slots=True)
 class CommandResult:
-    """How a harness ended."""
+    """The result of a harness: its exit code, output and files."""
 
     return_code: int
     stdout: str = ""
@@ -48,9 +48,9 @@ class Workspace(Protocol):
     """A fresh folder, and a way to run a command in it."""
 
     path: str
-    """As the command sees it."""
+    """The path of the folder as the command sees it."""
     port: int
-    """Where the command finds the gateway."""
+    """The gateway's port as the command sees it."""
 
     async def write(self, files: Mapping[str, str]) -> None: ...
 
@@ -231,7 +231,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _inherited() -> dict[str, str]:
-    """What a harness needs of our environment, and no secret. Programs beside our interpreter come first."""
+    """Environment variables that a harness needs, without secrets. Programs beside our interpreter come first."""
     kept = {name: os.environ[name] for name in ("LANG", "TZ") if name in os.environ}
     path = os.environ.get("PATH", os.defpath)
     return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}"}

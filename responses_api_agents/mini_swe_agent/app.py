@@ -51,7 +51,7 @@ TOO_LONG = (400, 413, 422)
 
 
 class MiniSWEAgentConfig(BaseResponsesAPIAgentConfig, extra="forbid"):
-    """Which model works where, and for how long."""
+    """The model, its environment, and limits."""
 
     resources_server: ResourcesServerRef
     model_server: ModelServerRef
@@ -74,7 +74,7 @@ class MiniSWEAgentConfig(BaseResponsesAPIAgentConfig, extra="forbid"):
     collapse_limit: int = Field(default=3, ge=0)
     """Warn after this many identical commands in a row, and end the attempt at the next one. 0 turns this off."""
     grader: Grader = "auto"
-    """Who reads the test log: `swebench` (an extra) for its images, `pytest` for the toy repositories."""
+    """The parser of the test log: `swebench` (an extra) for its images, `pytest` for the toy repositories."""
     results_dirpath: Path = Path("results")
     sandbox_provider: str | dict[str, Any] = Field(default_factory=lambda: {"auto": {}})
     """For `env: sandbox`: `{provider: options}`, or the name of a top-level block with that."""

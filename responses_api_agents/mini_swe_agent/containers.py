@@ -1,4 +1,4 @@
-"""Where an attempt works: an image of SWE-bench in docker or singularity, or a toy repository in the local sandbox."""
+"""Containers of attempts: an image of SWE-bench in docker or singularity, or a toy repository in the local sandbox."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from responses_api_agents.mini_swe_agent.toys import BASE_COMMIT, BY_REPO
 Env = Literal["docker", "singularity", "sandbox"]
 
 CONDA = "source /opt/miniconda3/bin/activate testbed\n"
-"""What every command in an image of SWE-bench begins with."""
+"""The start of every command in an image of SWE-bench."""
 IMAGES = {
     "gym": ("xingyaoww/sweb.eval.x86_64.", "_s_"),
     "verified": ("swebench/sweb.eval.x86_64.", "_1776_"),

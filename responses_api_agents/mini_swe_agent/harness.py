@@ -47,10 +47,10 @@ class Conversation:
     messages: list[Message]
     ending: Ending = "step_limit"
     patch: str = ""
-    """What the model submitted."""
+    """The patch that the model submitted."""
     steps: int = 0
     cost: float = 0.0
-    """What the model calls have cost, in dollars."""
+    """The cost of all model calls, in dollars."""
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ def submitted(result: SandboxExecResult) -> str | None:
 
 
 def observation(result: SandboxExecResult) -> str:
-    """What the model is shown of a command."""
+    """Return the message to the model about the result of a command."""
     output = shortened(result.stdout or "")
     if result.error_type == "timeout":
         return f"The command took too long and was ended. Its output so far:\n<output>\n{output}</output>"

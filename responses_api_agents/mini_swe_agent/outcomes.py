@@ -1,4 +1,4 @@
-"""What a run of the tests reported, and whether it can be believed."""
+"""The report of a test run, and whether it can be trusted."""
 
 import base64
 import zlib
@@ -26,7 +26,7 @@ class _Written(BaseModel):
 
 @dataclass(slots=True)
 class SuiteRun:
-    """How the tests ended, by their names."""
+    """The outcome of each test, by its name."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)

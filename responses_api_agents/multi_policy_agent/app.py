@@ -19,12 +19,12 @@ from nemo_gym.participants import ENVIRONMENT, MultiParticipantAgent, Participan
 
 
 class MultiPolicyAgentConfig(ToolCallingAgentConfig):
-    """Which models act in which environment, and for how long."""
+    """The models, their environment, and time limits."""
 
     policy_model_servers: dict[str, ModelServerRef] = Field(default_factory=dict)
     """The models of single policies, by the policy's name. All others use `model_server`."""
     max_turns: int = Field(default=30, ge=1)
-    """How many turns all policies together have at most; then the rollout is scored as it stands."""
+    """Maximum number of turns of all policies together. Then the rollout is scored as it is."""
 
 
 class _Policies(BaseModel):

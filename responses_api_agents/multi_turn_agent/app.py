@@ -10,10 +10,10 @@ from responses_api_agents.multi_turn_agent.simulated_user import Answer, Simulat
 
 
 class MultiTurnAgentConfig(UserConfig, ToolCallingAgentConfig):
-    """Which model acts in which environment, who answers it, and for how long."""
+    """The model, its environment, who answers the model, and time limits."""
 
     max_turns: int = Field(default=30, ge=1)
-    """How many turns the policy has at most; then the rollout is scored as it stands."""
+    """Maximum number of turns of the policy. Then the rollout is scored as it is."""
     user_model_server: ModelServerRef | None = None
     """The model that plays the user. Without it the environment's `next_message` answers the policy."""
 

@@ -36,9 +36,9 @@ class UserConfig(BaseModel):
     user_stop_marker: str = Field(default="###STOP###", min_length=1)
     """The user ends the conversation with a message that contains this. What comes before it is still said."""
     user_max_turns: int = Field(default=30, ge=1)
-    """How many messages the user sends at most; then the conversation ends."""
+    """Maximum number of messages of the user. Then the conversation ends."""
     user_opening: str = "Hello. How can I help you?"
-    """What the user model hears first."""
+    """The first message to the user model."""
     user_responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Request parameters for the user model, such as its temperature."""
 
@@ -49,7 +49,7 @@ class UserSpec(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     persona: str
-    """Who the user is, what they want and know. Only the user model sees it."""
+    """The user's role, wishes and knowledge. Only the user model sees it."""
     greeting: str | None = None
     """The first message of the user, if the row's `input` has none. Without it the user model writes it."""
     template: str | None = None
@@ -110,7 +110,7 @@ class SimulatedUser:
         return {"participants": {USER: participant_record(self._user, is_trainable=False)}}
 
     async def answer(self, response: NeMoGymResponse, turn: int, jar: CookieJar) -> Answer:
-        """What the user says to the policy's turn."""
+        """Return the user's answer to the policy's turn."""
         if turn == 0 and self._greeting is not None:
             self._turns_left -= 1
             return Answer(NextMessage(content=self._greeting))

@@ -33,7 +33,7 @@ from nemo_gym.participants import HARNESS
 
 
 class VerifiersAgentConfig(BaseResponsesAPIAgentConfig, extra="forbid"):
-    """Which model plays which environment of verifiers."""
+    """The model and the environment of verifiers that it plays."""
 
     model_server: ModelServerRef
     env: dict[str, Any]

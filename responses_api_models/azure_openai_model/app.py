@@ -27,7 +27,7 @@ V1 = "/openai/v1"
 
 
 class AzureOpenAIModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig, extra="forbid"):
-    """Where the resource is and what the deployment is called."""
+    """The URL of the resource, and the name of the deployment."""
 
     openai_base_url: str
     """The resource, `https://<name>.openai.azure.com`, or its `/openai/v1`."""
@@ -49,7 +49,7 @@ class AzureOpenAIModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig
 
     @property
     def base_url(self) -> str:
-        """Where `/chat/completions` is found."""
+        """The URL of `/chat/completions`."""
         url = self.openai_base_url.rstrip("/")
         return url if url.endswith(V1) else f"{url.removesuffix('/openai')}/openai/deployments/{self.openai_model}"
 

@@ -70,7 +70,7 @@ class Engine:
         self._pool = EndpointPool.of(NOT_STARTED, api_key=self._key, settings=limits, http=http)
         self._client = self._pool.clients[0]
         self.in_flight = 0
-        """How many generations are running or wait for their turn."""
+        """Number of generations that run or wait."""
         self.template_knows_tools = False
         self.turn_end = ""
         """The token that ends a reply in the chat template; empty if there is none."""

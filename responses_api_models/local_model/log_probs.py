@@ -12,11 +12,11 @@ from nemo_gym.errors import UpstreamError
 from responses_api_models.local_model.engine import Engine
 
 _MOST_LIKELY, _ALL = 500, 10_000_000
-"""How many log-probs to ask for. Those of a whole vocabulary are megabytes, and sampled tokens are rarely unlikely."""
+"""Numbers of log-probs to ask for. Those of a whole vocabulary are megabytes, and rarely needed."""
 
 
 class Alignment(NamedTuple):
-    """Where reported tokens are among the generated ones."""
+    """Positions of the reported tokens among the generated ones."""
 
     places: list[int | None]
     """One for each reported token; None if it could be one of several."""

@@ -52,7 +52,7 @@ class ParsedReply(NamedTuple):
 
 
 def offer_of(params: Mapping[str, Any]) -> Offer:
-    """What a chat request allows."""
+    """Tools that a chat request allows."""
     tools = [tool["function"] for tool in params.get("tools") or ()]
     names, must_call = _choice(params.get("tool_choice") or "auto", [tool["name"] for tool in tools])
     allowed = [tool for tool in tools if tool["name"] in names]
@@ -66,7 +66,7 @@ def offer_of(params: Mapping[str, Any]) -> Offer:
 
 
 def _choice(choice: Any, names: list[str]) -> tuple[list[str], bool]:
-    """Which tools may be called, and whether one of them must be."""
+    """Return the tools that may be called, and if one must be called."""
     if choice == "none":
         return [], False
     if isinstance(choice, str):

@@ -25,7 +25,7 @@ from nemo_gym.llm_api.responses_chat import completion_refusal, normalize_comple
 
 
 class SimpleModelServerConfig(EndpointSettings, BaseResponsesAPIModelConfig, extra="forbid"):
-    """Where the endpoint is and what it calls the model."""
+    """The endpoint's URL, and the name of the model there."""
 
     openai_base_url: str | list[str]
     """One endpoint, or several that serve the same model."""

@@ -56,7 +56,7 @@ class Reply(BaseModel):
     """The reason why the reply was cut off, such as max_output_tokens."""
 
     latency_s: float | None = None
-    """How long the reply takes, instead of the model's own latency."""
+    """Latency of this reply, in place of the model's own."""
     status: int | None = None
     """Answer with this HTTP status and no reply."""
     retry_after_s: float | None = None
@@ -174,7 +174,7 @@ class Script:
 
 
 def _matches(reply: Reply, conversation: ScriptInput) -> "list[re.Match[str]] | None":
-    """Where the patterns of a reply were found, or None if one of them was not."""
+    """Return the places where the patterns of a reply were found; None if one was not."""
     matches = []
     for pattern, text in ((reply.user, conversation.user), (reply.tool_output, conversation.tool_output)):
         if pattern is not None:

@@ -33,10 +33,10 @@ class TinyPolicyConfig(BaseResponsesAPIModelConfig):
     """Weights written by `save_weights`. Every request uses the newest. Without it: random weights."""
 
     seed: int = 0
-    """Of the random weights."""
+    """Seed of the random weights."""
 
     max_output_tokens: int = Field(default=6, ge=1)
-    """How long a reply may be when its request does not say."""
+    """Maximum tokens of a reply if its request sets no limit."""
 
 
 class TinyPolicy(SimpleResponsesAPIModel):

@@ -26,7 +26,7 @@ MASKED = -1e9
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How big the network is."""
+    """The size of the network."""
 
     vocabulary: int
     context: int = 64

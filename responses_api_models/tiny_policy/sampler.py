@@ -26,7 +26,7 @@ class Generation:
     chance: np.random.Generator
     done: "asyncio.Future[None]"
     version: int = 0
-    """Which weights sampled it: those at its first token."""
+    """Version of the weights that sampled it, at its first token."""
     ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
 

@@ -27,7 +27,7 @@ def encode_text(text: str) -> list[int]:
 
 
 def encode_messages(messages: Iterable[Mapping[str, Any]]) -> list[int]:
-    """What the model reads, up to the place where it speaks. A message with token ids is continued from those."""
+    """The prompt, up to the place where the reply begins. A message with token ids is continued from those."""
     ids: list[int] = []
     for message in messages:
         if message.get("generation_token_ids") is not None:

@@ -361,7 +361,3 @@ def _refuse_reasoning(completion: NeMoGymChatCompletion, url: str) -> None:
             "thoughts apart from the text, though uses_reasoning_parser is false; expected none, or the setting true"
         )
         raise UpstreamError(url, 200, text, cause="model")
-
-
-if __name__ == "__main__":
-    VLLMModel.run_webserver()

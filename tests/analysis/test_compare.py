@@ -81,7 +81,7 @@ def test_plots_have_the_name_of_what_they_are() -> None:
         CompareConfig.read({"before": "a", "after": "b", "plots_fpath": "plots.png"})
 
 
-def test_one_task_is_told_in_the_singular(tmp_path: Path) -> None:
+def test_one_task_is_written_in_the_singular(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", [record(0, 0), record(1, 1)])
     write_lines(tmp_path / "b.jsonl", [record(0, 1), record(1, 0)])
     printed = ng("ng_compare", "a.jsonl", "b.jsonl", cwd=tmp_path).stdout

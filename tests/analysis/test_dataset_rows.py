@@ -76,7 +76,7 @@ def test_a_row_is_found_by_its_prompt_if_there_is_no_mark(tmp_path: Path) -> Non
         (example_row("twice"), "is that of rows 1, 2 of .* expected exactly one"),
     ],
 )
-def test_a_record_whose_row_nobody_can_tell_says_what_is_missing(
+def test_a_record_whose_row_is_unknown_says_what_is_missing(
     tmp_path: Path, record: dict[str, Any], message: str
 ) -> None:
     rows = write_lines(
@@ -125,7 +125,7 @@ def test_a_row_is_not_taken_for_one_without_rollouts_if_rows_were_moved(tmp_path
     assert "rows were moved" in str(removed)
 
 
-def test_a_row_of_which_there_are_only_failures_is_known_too(tmp_path: Path) -> None:
+def test_a_row_with_only_failures_is_known_too(tmp_path: Path) -> None:
     write_lines(tmp_path / "out_failures.jsonl", [{"cause": "model", "row": B, **record_of(B, 1)}])
     (removed,) = found_rows(tmp_path, [B], [record_of(A, 0)])
     assert "other rollouts" in str(removed)

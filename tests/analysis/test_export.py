@@ -149,7 +149,7 @@ def test_unless_it_is_wanted(tmp_path: Path, response: dict[str, Any]) -> None:
     assert (len(examples), report.dropped) == (1, {})
 
 
-def test_what_cannot_be_told_is_dropped_and_named(tmp_path: Path) -> None:
+def test_what_the_format_cannot_hold_is_dropped_and_named(tmp_path: Path) -> None:
     searched = response_of({"type": "web_search_call", "id": "ws"}, message("Found."))
     broken = [{"reward": 1.0}, rollout(2, None), rollout(3, 1.0, response={"output": "text"})]
     records = [rollout(0, 1.0), rollout(1, 1.0, response=searched), *broken]

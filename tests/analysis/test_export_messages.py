@@ -75,7 +75,7 @@ def test_reasoning_in_full_comes_before_its_summary_and_none_leaves_no_trace() -
     assert converted(hidden, message("Yes"), reasoning="think") == [{"role": "assistant", "content": "Yes"}]
 
 
-def test_a_refusal_is_told_as_one() -> None:
+def test_a_refusal_is_exported_as_one() -> None:
     refused = {**message(""), "content": [{"type": "refusal", "refusal": "No."}]}
     assert converted(refused) == [{"role": "assistant", "content": "", "refusal": "No."}]
 

@@ -43,7 +43,7 @@ def rewarded(*rewards: tuple[int, float]) -> list[dict[str, Any]]:
     return [{**ROWS[task], "reward": reward, "_task_index": task} for task, reward in rewards]
 
 
-def test_each_row_with_rollouts_gets_their_figures_in_the_order_of_the_dataset(tmp_path: Path) -> None:
+def test_each_row_with_rollouts_gets_their_metrics_in_the_order_of_the_dataset(tmp_path: Path) -> None:
     config = config_in(tmp_path, rewarded((2, 0.0), (0, 1.0), (2, 1.0), (0, 1.0)), pass_threshold=0.5)
     found = profile_rollouts(config)
     first, second = rows_of(config.output_jsonl_fpath)
@@ -97,7 +97,7 @@ def test_a_record_without_a_reward_is_no_reward_of_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("records", [[], [{"_task_index": 0}]])
-def test_nothing_to_tell_is_an_error_and_no_empty_file(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+def test_no_rollouts_are_an_error_and_no_empty_file(tmp_path: Path, records: list[dict[str, Any]]) -> None:
     config = config_in(tmp_path, records)
     with pytest.raises(StoredRolloutsError, match="holds no scored rollout"):
         profile_rollouts(config)
@@ -128,7 +128,7 @@ def test_what_is_read_is_not_written_over(tmp_path: Path, name: str) -> None:
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=20), st.floats(-10, 10))
-def test_the_figures_of_a_row_are_those_of_its_rewards(rewards: list[float], threshold: float) -> None:
+def test_the_metrics_of_a_row_are_those_of_its_rewards(rewards: list[float], threshold: float) -> None:
     mean = sum(rewards) / len(rewards)
     found = profile_rewards(rewards, pass_threshold=threshold)
     assert found.avg_reward == pytest.approx(mean, abs=1e-9)
@@ -140,7 +140,7 @@ def test_the_figures_of_a_row_are_those_of_its_rewards(rewards: list[float], thr
     assert found.pass_rate == pytest.approx(statistics.fmean(reward >= threshold for reward in rewards))
 
 
-def test_figures_without_a_threshold_have_no_pass_rate() -> None:
+def test_metrics_without_a_threshold_have_no_pass_rate() -> None:
     dumped = profile_rewards([1.0]).model_dump(exclude_none=True)
     assert list(dumped) == ["avg_reward", "std_reward", "min_reward", "max_reward", "total_samples"]
     assert RewardProfilingMetrics(**dumped).pass_rate is None

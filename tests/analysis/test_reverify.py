@@ -115,7 +115,7 @@ async def test_state_comes_from_calling_the_tools_again(tmp_path: Path) -> None:
     assert (report.up, report.down, report.tool_calls) == (0, 2, 0)
 
 
-async def test_what_moved_is_told_largest_first(tmp_path: Path) -> None:
+async def test_changed_rewards_are_listed_largest_first(tmp_path: Path) -> None:
     async with running_servers(servers()) as client:
         await collect(tmp_path, client)
         edit(

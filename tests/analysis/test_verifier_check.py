@@ -70,7 +70,7 @@ async def test_a_verifier_that_wavers_is_caught() -> None:
     assert report.varied == len(report.kinds)
 
 
-async def test_a_verifier_that_crashes_is_told_with_its_cause() -> None:
+async def test_a_verifier_that_crashes_is_reported_with_its_cause() -> None:
     report = await report_of(local("unsure"), [example_row(way="crash", expected_answer="4")])
     assert report.failed == {"verifier": len(report.kinds)}
     assert report.false_negative_rate == 1.0
@@ -132,7 +132,7 @@ def check(*arguments: str, cwd: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_command_takes_the_examples_of_the_environment_and_writes_figures(tmp_path: Path) -> None:
+def test_the_command_takes_the_examples_of_the_environment_and_writes_metrics(tmp_path: Path) -> None:
     code, shown, said = check(f"+config_paths=[{MCQA},{MODEL}]", "+limit=1", "+output_fpath=out/v.json", cwd=tmp_path)
     assert code == 0, said
     assert shown.splitlines()[1].split()[:5] == ["mcqa", "1", "1", "0.0%", "0.0%"]
@@ -152,7 +152,7 @@ def test_the_command_fails_for_a_verifier_that_wavers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("most", "code"), [("0.0", 1), ("1.0", 0)])
-def test_false_positives_fail_the_command_only_if_told(tmp_path: Path, most: str, code: int) -> None:
+def test_false_positives_fail_the_command_only_with_the_option(tmp_path: Path, most: str, code: int) -> None:
     row = {**rows_of(MCQA_ROWS)[0], "expected_answer": "D"}
     row["responses_create_params"] = {"input": r"Say \boxed{D}."}
     write_lines(tmp_path / "rows.jsonl", [row])

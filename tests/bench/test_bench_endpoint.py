@@ -105,7 +105,7 @@ def test_every_fault_is_a_reply_or_a_way_not_to_reply() -> None:
     assert all(bool(fault.reply) != (fault.stalls or fault.cuts or fault.hangs_up) for fault in FAULTS.values())
 
 
-def test_many_connections_get_several_processes_whose_figures_add_up() -> None:
+def test_many_connections_get_several_processes_whose_metrics_add_up() -> None:
     with serving_endpoint(EndpointSpec(), connections=CONNECTIONS_PER_PROCESS + 1) as endpoint:
         assert len(set(endpoint.urls)) == len(set(endpoint.pids)) == 2
         assert endpoint.stats() == EndpointStats()

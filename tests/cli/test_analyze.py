@@ -16,7 +16,7 @@ def report(name: str, *, failed: int = 0, latency_ms: float = 1.5) -> VerifierRe
 
 
 @pytest.mark.parametrize("failed", [0, 123])
-def test_the_table_fits_70_columns_and_has_every_figure(failed: int) -> None:
+def test_the_table_fits_70_columns_and_has_every_metric(failed: int) -> None:
     lines = list(verifier_table([report(name, failed=failed, latency_ms=12345.6) for name in NAMES]))
     assert max(len(line) for line in lines if not line.startswith("xxx")) <= 70
     assert ("failed" in lines[0]) is bool(failed)

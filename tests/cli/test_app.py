@@ -167,6 +167,12 @@ def test_starting_servers_imports_no_types_of_models() -> None:
     assert not needless & set(done.stdout.split())
 
 
+def test_collecting_imports_at_most_110_modules() -> None:
+    program = "import sys, nemo_gym.cli.collect; print(*(name for name in sys.modules if name.startswith('nemo_gym')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert len(done.stdout.split()) <= 110
+
+
 @pytest.mark.parametrize(
     "name",
     ["RunHelper", "RunConfig", "TestConfig", "GlobalConfigDictParserConfig", "ServerInstanceDisplayConfig"],

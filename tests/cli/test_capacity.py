@@ -72,10 +72,10 @@ def test_rollouts_of_several_turns_with_faults_are_measured(through: str, tmp_pa
     )
     assert done.returncode == 0, done.stderr
     assert "saturates first" in done.stdout
-    [figures] = orjson.loads((tmp_path / "out.json").read_bytes())
-    assert figures["scored"] == 60
-    assert figures["faults"] > 0
-    assert figures["most_in_flight"] > 1
+    [metrics] = orjson.loads((tmp_path / "out.json").read_bytes())
+    assert metrics["scored"] == 60
+    assert metrics["faults"] > 0
+    assert metrics["most_in_flight"] > 1
 
 
 @pytest.mark.slow
@@ -83,5 +83,5 @@ def test_sessions_are_measured(tmp_path: Path) -> None:
     options_given = ["+mode=sessions", "+sessions=[5,20]", "+steps=2", "+step_wait_s=0.01", "+output_fpath=out.json"]
     done = ng("ng_bench", *options_given, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    figures = orjson.loads((tmp_path / "out.json").read_bytes())
-    assert [(each["sessions"], each["succeeded"]) for each in figures] == [(5, 5), (20, 20)]
+    metrics = orjson.loads((tmp_path / "out.json").read_bytes())
+    assert [(each["sessions"], each["succeeded"]) for each in metrics] == [(5, 5), (20, 20)]

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import termios
 from pathlib import Path
 
@@ -38,18 +39,28 @@ class SlowStartResourcesServer(SimpleResourcesServer):
 """
 
 
-NO_FIGURES = """
+NO_METRICS = """
 from typing import Any
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer
 
 
-class NoFiguresResourcesServer(SimpleResourcesServer):
+class NoMetricsResourcesServer(SimpleResourcesServer):
     async def verify(self, body: BaseVerifyRequest) -> float:
         return 1.0
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
-        raise ValueError("no figures today")
+        raise ValueError("no metrics today")
+"""
+
+
+COLLECT = """
+import sys
+from nemo_gym.cli.collect import collect_rollouts
+try:
+    collect_rollouts()
+finally:
+    print(*sys.modules)
 """
 
 
@@ -57,7 +68,7 @@ def last_line(stderr: str) -> str:
     return [line for line in stderr.splitlines() if line.startswith("Collecting rollouts:")][-1]
 
 
-def test_lines_tell_how_it_goes_and_count_what_was_there_before(tmp_path: Path) -> None:
+def test_progress_lines_count_the_rollouts_of_an_earlier_run(tmp_path: Path) -> None:
     first = ng("ng_collect_rollouts", *ARGUMENTS, "+limit=2", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert re.search(r": 2 of 2, reward 1\.000, 0 failed, 0 in flight, [\d.]+ a second, 0:00:00 left", first.stderr)
@@ -65,6 +76,14 @@ def test_lines_tell_how_it_goes_and_count_what_was_there_before(tmp_path: Path) 
     assert last_line(second.stderr).startswith("Collecting rollouts: 5 of 5, reward 1.000, 0 failed")
     nothing = ng("ng_collect_rollouts", *ARGUMENTS, "+limit=3", cwd=tmp_path)
     assert last_line(nothing.stderr).startswith("Collecting rollouts: 5 of 5, reward 1.000, 0 failed")
+
+
+def test_a_collection_loads_nothing_that_only_public_code_needs(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COLLECT, *ARGUMENTS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert not {"aiohttp", "fastapi", "hydra"} & {*loaded}
+    assert [name for name in loaded if name.startswith("nemo_gym.compat")] == []
 
 
 def test_a_terminal_gets_a_bar_with_a_rate_that_the_start_of_servers_does_not_lower(tmp_path: Path) -> None:
@@ -92,11 +111,11 @@ def test_a_terminal_gets_a_bar_with_a_rate_that_the_start_of_servers_does_not_lo
     assert re.search(r"1/1 .*/s, reward 1\.000, 0 failed", seen.decode())
 
 
-def test_the_last_lines_say_that_the_figures_of_the_environment_are_missing(tmp_path: Path) -> None:
-    folder = tmp_path / "resources_servers" / "no_figures"
+def test_the_last_lines_say_that_the_metrics_of_the_environment_are_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers" / "no_metrics"
     folder.mkdir(parents=True)
-    (folder / "app.py").write_text(NO_FIGURES)
-    (tmp_path / "config.yaml").write_text(agent_config("no_figures", replies=[{"say": "Done."}]))
+    (folder / "app.py").write_text(NO_METRICS)
+    (tmp_path / "config.yaml").write_text(agent_config("no_metrics", replies=[{"say": "Done."}]))
     write_lines(tmp_path / "rows.jsonl", [{"responses_create_params": {"input": "Hello."}}])
     files = ("+config_paths=[config.yaml]", "+input_jsonl_fpath=rows.jsonl", "+output_jsonl_fpath=out.jsonl")
     done = ng("ng_collect_rollouts", *files, "+agent_name=agent", "+head_server.port=1", cwd=tmp_path)

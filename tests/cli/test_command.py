@@ -115,7 +115,7 @@ def test_a_command_can_have_the_whole_configuration(
     assert capsys.readouterr().out == f"red 3 north-2 {checked}\n"
 
 
-def test_a_missing_parameter_is_told_without_a_traceback(
+def test_a_missing_parameter_is_reported_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_arguments(monkeypatch)

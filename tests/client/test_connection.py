@@ -217,7 +217,7 @@ async def test_what_is_sent_is_what_was_meant() -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "ftp://host/v1", "http:///v1", "", "http://host:port"])
-async def test_an_address_that_is_none_is_told_at_once(url: str) -> None:
+async def test_an_invalid_address_is_an_error_at_once(url: str) -> None:
     async with HttpClient() as http:
         with pytest.raises(ConfigError, match="Cannot send a request"):
             await http.fetch("GET", url, timeout_s=5)

@@ -80,7 +80,7 @@ async def test_nobody_there_is_an_error_that_says_nothing_was_sent() -> None:
             await http.fetch("GET", "http://127.0.0.1:9", timeout_s=5)
 
 
-async def test_a_peer_that_takes_no_connection_is_waited_for_as_long_as_told() -> None:
+async def test_a_peer_that_accepts_no_connection_is_waited_for_until_the_timeout() -> None:
     with socket.socket() as listening, contextlib.ExitStack() as opened:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)

@@ -24,7 +24,7 @@ def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     assert [entry.read_bytes() for entry in path.parent.iterdir()] == [b"old\n"]
 
 
-def test_nothing_is_written_over_unless_told_so_and_never_what_is_read(tmp_path: Path) -> None:
+def test_files_are_overwritten_only_with_the_option_and_the_input_never(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "out.jsonl", [{}])
     check_writable(tmp_path / "new.jsonl", overwrite=False)
     check_writable(path, overwrite=True)
@@ -34,7 +34,7 @@ def test_nothing_is_written_over_unless_told_so_and_never_what_is_read(tmp_path:
         check_writable(tmp_path / "." / "out.jsonl", overwrite=True, sources=(path,))
 
 
-def test_a_file_that_cannot_be_written_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken.json").mkdir()
     with pytest.raises(StorageError, match=r"taken\.json: Is a directory"):
         write_json(tmp_path / "taken.json", {})

@@ -70,7 +70,7 @@ async def test_a_task_that_inherits_a_deadline_is_interrupted_though_its_parent_
         await started
 
 
-async def test_a_deadline_that_only_tells_is_enforced_by_the_next_hop() -> None:
+async def test_a_deadline_without_an_interruption_is_enforced_by_the_next_hop() -> None:
     with fresh_deadline(SHORT_S), pytest.raises(RolloutError, match="hop"):
         async with timeout(LONG_S, what="hop"):
             await asyncio.sleep(LONG_S)

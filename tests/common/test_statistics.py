@@ -77,7 +77,7 @@ def test_a_large_offset_costs_no_precision() -> None:
     assert estimate.standard_error == pytest.approx(math.sqrt(1 / 3))
 
 
-def test_one_cluster_tells_no_error() -> None:
+def test_one_cluster_has_no_error() -> None:
     estimate = ClusteredMean()
     estimate.add(3.0, 4)
     assert (estimate.mean, estimate.standard_error, estimate.interval_95) == (0.75, None, None)

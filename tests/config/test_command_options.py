@@ -137,7 +137,7 @@ def test_a_command_config_is_frozen() -> None:
         command.agent_name = "b"  # type: ignore[misc]
 
 
-def test_missing_and_wrong_parameters_are_told_together() -> None:
+def test_missing_and_wrong_parameters_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         CollectConfig.read(OmegaConf.create({"num_repeats": 0, "limit": "many"}))
     message = str(caught.value)

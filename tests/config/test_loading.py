@@ -391,7 +391,7 @@ def test_half_an_endpoint_is_not_replaced_by_the_model_of_this_machine(given: st
         load_config([f"config_paths=[{WEATHER}]", given, "policy_base_ulr=http://x/v1"], use_dotenv=False)
 
 
-def test_what_is_left_out_is_told_once_when_the_model_of_this_machine_steps_in(
+def test_what_is_left_out_is_reported_once_when_the_local_model_is_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     unfinished = {"resources_servers": {"weather": {"domain": "agent"}}}

@@ -222,5 +222,5 @@ def test_a_block_that_is_no_server_says_what_was_found_and_expected(block: dict[
     assert message in mistakes(block)
 
 
-def test_only_the_mistakes_of_the_written_server_type_are_told() -> None:
+def test_only_the_mistakes_of_the_written_server_type_are_reported() -> None:
     assert mistakes(resources_block(domain="x")).count("\n") == 0

@@ -88,7 +88,7 @@ def test_a_gold_answer_that_the_verifier_refuses_is_an_error(tmp_path: Path) -> 
     assert not (tmp_path / "out" / "train.jsonl").exists()
 
 
-def test_an_environment_without_a_generator_is_told(tmp_path: Path) -> None:
+def test_an_environment_without_a_generator_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"generate\.py"):
         generate(PARENT_DIR / "resources_servers" / "google_search", tmp_path)
 

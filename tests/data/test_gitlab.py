@@ -167,7 +167,7 @@ def test_a_server_error_is_tried_again(tmp_path: Path, registry: GitlabServer) -
     assert (tmp_path / "out/a.jsonl").read_bytes() == ROWS
 
 
-def test_a_missing_version_and_a_wrong_token_are_told(registry: GitlabServer) -> None:
+def test_a_missing_version_and_a_wrong_token_are_reported(registry: GitlabServer) -> None:
     registry.models["m"] = {}
     with pytest.raises(HubError, match=r"no version 0.0.1 of 'm'"):
         download(registry)

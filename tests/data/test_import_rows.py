@@ -64,7 +64,7 @@ def test_a_usual_column_is_the_prompt_and_empty_ones_are_dropped(tmp_path: Path)
         ("a.tsv", b"prompt\tn\na\t1\nb\t2\n"),
     ],
 )
-def test_the_kind_of_a_file_is_told_by_its_name(tmp_path: Path, name: str, content: bytes) -> None:
+def test_the_kind_of_a_file_follows_from_its_name(tmp_path: Path, name: str, content: bytes) -> None:
     rows, _ = imported(tmp_path, name, content, fields={"n": "n"})
     assert asked(rows) == ["a", "b"]
     assert [int(each["n"]) for each in rows] == [1, 2]

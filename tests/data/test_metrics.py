@@ -122,7 +122,7 @@ def test_tokens_are_counted_over_instructions_input_and_tools(tmp_path: Path) ->
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=5)))
-def test_figures_merge_to_those_of_all_numbers(batches: list[list[float]]) -> None:
+def test_moments_merge_to_those_of_all_numbers(batches: list[list[float]]) -> None:
     merged = AvgMinMax()
     for batch in batches:
         merged.add(AvgMinMax.of(batch))

@@ -249,7 +249,9 @@ def test_a_block_that_is_none_is_refused(content: Any) -> None:
         ([{**said(), "content": [{"type": "refusal", "refusal": "No."}]}], {}, "refusal"),
     ],
 )
-def test_why_it_stopped_is_told(output: list[dict[str, Any]], fields: dict[str, Any], reason: str) -> None:
+def test_the_reason_of_the_stop_is_converted(
+    output: list[dict[str, Any]], fields: dict[str, Any], reason: str
+) -> None:
     assert answered(output, **fields)["stop_reason"] == reason
 
 

@@ -211,7 +211,7 @@ def answer(params: NeMoGymResponseCreateParamsNonStreaming, found: NeMoGymChatCo
         ("content_filter", "incomplete", {"reason": "content_filter"}),
     ],
 )
-def test_how_a_completion_ended_is_told(finish_reason: str, status: str, details: Any) -> None:
+def test_the_end_of_a_completion_is_converted(finish_reason: str, status: str, details: Any) -> None:
     response = answer(asked(), read(finish_reason=finish_reason))
     assert (response["status"], response["incomplete_details"]) == (status, details)
     assert [made["type"] for made in response["output"]] == ["message"]

@@ -66,7 +66,7 @@ async def test_a_peer_in_the_same_worker_gets_all_events_at_once() -> None:
     assert (answer.status, answer.content()) == (200, b"data: 0\n\ndata: 1\n\n")
 
 
-async def test_a_failure_after_the_first_event_is_told_as_an_event() -> None:
+async def test_a_failure_after_the_first_event_is_sent_as_an_event() -> None:
     async with client_for(Speaker) as client:
         text = (await client.post("/stumble", json={})).text
         assert text.startswith('data: {"said":"one"}\n\nevent: error\ndata: {"type":"error"')

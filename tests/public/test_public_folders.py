@@ -53,12 +53,12 @@ def test_a_benchmark_with_its_own_environment_agent_and_model(root: Path) -> Non
         assert record["responses_create_params"]["input"][1]["content"] == "Please buy apple and pear."
         assert record["ng_agent_observations"]["source"] == "shopper"
         assert str(record["model_url"]).startswith("http://127.0.0.1:")
-    (figures,) = json.loads((root / "out" / "rollouts_aggregate_metrics.json").read_text())
-    assert figures["agent_ref"] == {"name": "bench_agent"}
-    assert figures["key_metrics"] == {"pass@2/accuracy": 100.0}
-    assert figures["agent_metrics"]["hard/pass@1/accuracy"] == 100.0
-    assert figures["agent_metrics"]["mean/input_tokens"] == 9
-    assert not [name for name in figures["agent_metrics"] if "/_" in name]
+    (aggregate,) = json.loads((root / "out" / "rollouts_aggregate_metrics.json").read_text())
+    assert aggregate["agent_ref"] == {"name": "bench_agent"}
+    assert aggregate["key_metrics"] == {"pass@2/accuracy": 100.0}
+    assert aggregate["agent_metrics"]["hard/pass@1/accuracy"] == 100.0
+    assert aggregate["agent_metrics"]["mean/input_tokens"] == 9
+    assert not [name for name in aggregate["agent_metrics"] if "/_" in name]
 
 
 @pytest.mark.slow
@@ -157,8 +157,8 @@ def test_environments_agents_and_a_model_of_many_kinds(root: Path) -> None:
         ]
     failures = rows_of(root / "out" / "r_failures.jsonl")
     assert [(each["code"], each["is_final"]) for each in failures] == [("skipped", True)] * 2
-    figures = json.loads((root / "out" / "r_aggregate_metrics.json").read_text())
-    (easy,) = (each for each in figures if each["agent_ref"]["name"] == "easy_agent")
+    aggregate = json.loads((root / "out" / "r_aggregate_metrics.json").read_text())
+    (easy,) = (each for each in aggregate if each["agent_ref"]["name"] == "easy_agent")
     assert easy["key_metrics"] == {
         "mean/reward": 1.0,
         "pass@1[avg-of-2]/accuracy": 100.0,

@@ -83,7 +83,7 @@ HACKS = [
     CheckedElsewhere(
         "Ends the sandbox of its code, so that the rollout has no result.",
         "it is told that its process ended, and is scored",
-        f"{TESTS}::test_code_that_breaks_its_sandbox_is_told_that_its_process_ended",
+        f"{TESTS}::test_code_that_breaks_its_sandbox_reads_that_its_process_ended",
     ),
     CheckedElsewhere(
         "Calls `end_session`, which is an endpoint and not a tool.",

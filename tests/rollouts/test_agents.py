@@ -20,7 +20,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ["mcqa", "mcqa_resources_server", "policy_model", "mcqa_agent"])
-def test_what_is_no_agent_is_told_with_the_agents_and_their_environments(name: str) -> None:
+def test_the_error_for_an_unknown_agent_lists_agents_and_environments(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_agent(name, SETTINGS)
     agents = "mcqa_simple_agent (of mcqa_resources_server), other_agent."

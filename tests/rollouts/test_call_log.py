@@ -150,7 +150,7 @@ async def test_a_damaged_line_of_a_record_costs_its_own_rollout(
     assert sum("is incomplete" in message for message in caplog.messages) == 1
 
 
-async def test_a_record_that_cannot_be_written_costs_no_rollout_and_is_told(tmp_path: Path) -> None:
+async def test_a_call_log_that_cannot_be_written_costs_no_rollout_and_is_reported(tmp_path: Path) -> None:
     write_rows(tmp_path)
     with pytest.raises(StorageError, match=r"Cannot write .*traffic\.jsonl"), file_sizes_up_to(6000):
         await run(tmp_path, "out.jsonl", SCRIPT, record=str(tmp_path / "traffic"), limit=2)
@@ -187,7 +187,7 @@ async def test_a_recording_needs_a_new_folder_or_an_empty_one(tmp_path: Path) ->
     await run(tmp_path, "out.jsonl", SCRIPT, record=str(traffic))
 
 
-async def test_rollouts_that_were_made_without_the_record_are_told(
+async def test_rollouts_that_were_made_without_the_recording_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_rows(tmp_path)

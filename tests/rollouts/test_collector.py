@@ -189,7 +189,7 @@ def test_a_row_may_name_its_agent(tmp_path: Path) -> None:
         ("null", "The row is null; expected a JSON object"),
     ],
 )
-def test_a_row_that_cannot_be_changed_as_told_is_an_outcome(tmp_path: Path, line: str, reason: str) -> None:
+def test_a_row_whose_overrides_fail_is_an_outcome(tmp_path: Path, line: str, reason: str) -> None:
     options: dict[str, Any] = {"responses_create_params": {"temperature": 0.5}, "seed_per_repeat": 1}
     rows = list(read_rows(config_for(tmp_path, [line, counter_row("add 2")], **options)))
     assert isinstance(rows[0], Outcome)
@@ -283,7 +283,7 @@ async def test_no_more_rollouts_start_while_outcomes_wait_for_the_disk() -> None
     assert len(started) == 20
 
 
-async def test_the_number_in_flight_adapts_no_further_than_told(tmp_path: Path) -> None:
+async def test_the_number_in_flight_adapts_up_to_its_bound(tmp_path: Path) -> None:
     in_flight = most = 0
     full = asyncio.Event()
 
@@ -496,7 +496,7 @@ async def test_a_dataset_that_can_be_read_only_once_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("reference", [{"agent_ref": {"name": "agnet"}}, {"agent_ref": "agent"}, {}])
-async def test_a_program_is_told_of_a_row_without_an_agent_where_it_awaits_it(reference: dict[str, Any]) -> None:
+async def test_a_row_without_an_agent_raises_where_a_program_awaits_it(reference: dict[str, Any]) -> None:
     async with running_servers(servers()) as client:
         for future in RolloutCollectionHelper().run_examples([counter_row("add 2", **reference)], client=client):
             with pytest.raises(RolloutError) as caught:
@@ -504,7 +504,7 @@ async def test_a_program_is_told_of_a_row_without_an_agent_where_it_awaits_it(re
     assert caught.value.cause == "input"
 
 
-def test_a_program_that_allows_no_rollout_at_all_is_told_so_instead_of_waiting() -> None:
+def test_a_program_that_allows_no_rollout_gets_an_error_instead_of_waiting() -> None:
     with pytest.raises(ConfigError, match="expected at least 1"):
         RolloutCollectionHelper().run_examples([], client=ServerClient(), num_samples_in_parallel=0)
 
@@ -583,7 +583,7 @@ async def test_an_answer_without_a_finite_reward_is_no_result_for_programs_too(a
             assert (caught.value.cause, str(caught.value)) == (cause, str(outcome.error))
 
 
-async def test_a_failed_rollout_tells_a_program_the_cause() -> None:
+async def test_a_failed_rollout_raises_its_cause() -> None:
     async with running_servers(servers()) as client:
         with pytest.raises(RolloutError) as caught:
             await client.call("agent", "/run", counter_row("please fail"), answer=ServerReply)

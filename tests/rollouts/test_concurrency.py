@@ -51,7 +51,7 @@ def test_a_fixed_number_stays() -> None:
     assert window.size == 5
 
 
-async def test_an_endpoint_that_takes_so_many_is_given_about_so_many() -> None:
+async def test_an_endpoint_with_a_limit_gets_about_as_many_requests() -> None:
     capacity, inside, most, throttlings = 40, 0, 0, 0
     limiter = AdaptiveLimiter(AimdWindow(2, 1000))
 

@@ -107,7 +107,7 @@ async def test_a_low_limit_of_open_files_costs_no_row(tmp_path: Path) -> None:
     assert SEVERAL < endpoint.most_in_flight <= int(warning[1]) < LIMIT
 
 
-async def test_workers_with_very_few_open_files_still_tell_their_figures(tmp_path: Path) -> None:
+async def test_workers_with_very_few_open_files_still_report_their_metrics(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text((json.dumps(example_row("hello")) + "\n") * 40)
     async with slow_endpoint() as endpoint:
         endpoint.is_busy.set()

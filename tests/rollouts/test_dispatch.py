@@ -375,7 +375,7 @@ async def test_frames_that_arrive_byte_by_byte_are_put_together() -> None:
                     received += await loop.sock_recv(client, 65536)
 
 
-async def test_a_worker_tells_where_its_rollouts_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_reports_where_its_rollouts_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "STAGES_TIMEOUT_S", PATIENCE_S)
     async with workers() as made:
         await made.add()

@@ -58,7 +58,7 @@ async def status_when(run: LiveRun, **expected: Any) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
-async def test_a_run_tells_what_is_in_flight_and_where(tmp_path: Path) -> None:
+async def test_a_run_reports_what_is_in_flight_and_where(tmp_path: Path) -> None:
     config = config_for(tmp_path, ["hello", "never", "fail", "never"])
     async with running_servers(servers()) as client:
         running = asyncio.create_task(RolloutCollectionHelper().run_from_config(config, client=client))

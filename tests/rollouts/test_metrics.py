@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nemo_gym.common.loads import StageLoad
+from nemo_gym.common.metrics import StageLoad
 from nemo_gym.errors import Cause, RolloutError
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.types import Outcome, Row, metric_fields
@@ -125,7 +125,7 @@ def test_an_answer_may_be_anything_and_stands_in_the_first_of_the_known_fields()
     assert summary["majority@2"]["mean"] == pytest.approx((1 + 0.5 + 0.5) / 3)
 
 
-def test_tokens_time_and_attempts_are_told() -> None:
+def test_tokens_time_and_attempts_are_in_the_summary() -> None:
     def used(number: int) -> dict[str, Any]:
         usage = {"input_tokens": number, "output_tokens": 2 * number, "total_tokens": 3 * number}
         return {"usage": {**usage, "output_tokens_details": {"reasoning_tokens": 1}}}
@@ -197,7 +197,7 @@ def test_the_order_of_arrival_does_not_matter(
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_size=3), min_size=1, max_size=8))
-def test_dropping_complete_tasks_changes_no_figure(tasks: list[list[float]]) -> None:
+def test_dropping_complete_tasks_changes_no_metric(tasks: list[list[float]]) -> None:
     records = [record(task, reward) for repeat in range(3) for task, reward in enumerate(r[repeat] for r in tasks)]
     kept, dropped = metrics_of(records), metrics_of(records, num_repeats=3)
     assert (len(kept._open), len(dropped._open)) == (len(tasks), 0)
@@ -212,7 +212,7 @@ def test_asking_half_way_changes_nothing() -> None:
     assert metrics.summary() == metrics_of([record(0, 1.0)] * 2 + [record(1, 0.0), record(1, 1.0)]).summary()
 
 
-def test_the_table_tells_all_of_it() -> None:
+def test_the_table_has_all_metrics() -> None:
     metrics = metrics_of([record(task, task % 2, overlap=0.5, _seconds=1.0, _attempts=1) for task in (0, 1, 1, 0)])
     metrics.add_outcome(failure("judge"))
     table = metrics.table()

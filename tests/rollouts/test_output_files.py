@@ -49,8 +49,8 @@ async def test_two_outputs_with_one_stem_are_collected_beside_each_other(tmp_pat
     await collect(tmp_path, "a.jsonl", example_row("one"))
     await collect(tmp_path, "a.json", example_row("one"), example_row("two"))
     assert [len((tmp_path / name).read_bytes().splitlines()) for name in ("a.jsonl", "a.json")] == [1, 2]
-    figures = [orjson.loads((tmp_path / name).read_bytes()) for name in ("a_metrics.json", "a.json.metrics.json")]
-    assert [found["scored"] for found in figures] == [1, 2]
+    summaries = [orjson.loads((tmp_path / name).read_bytes()) for name in ("a_metrics.json", "a.json.metrics.json")]
+    assert [found["scored"] for found in summaries] == [1, 2]
 
 
 @pytest.mark.parametrize("output", ["folder", "fifo", "/dev/null", "/dev/stdout", "/dev/fd/1"])

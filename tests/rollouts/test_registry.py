@@ -15,15 +15,14 @@ from nemo_gym.rollouts.registry import (
     describe_output,
     find_output,
     forget,
-    matching,
     registered_runs,
     registry_folder,
     run_id,
-    runs_below,
     set_tags,
 )
 from nemo_gym.rollouts.store import manifest_path, metrics_path
 from nemo_gym.viewer.files import Files
+from nemo_gym.viewer.runs import matching, runs_below
 from tests.polling import until_sync
 
 ROWS = [{"prompt": f"What is {n} + {n}?", "total": 2 * n} for n in range(3)]

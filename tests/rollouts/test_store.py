@@ -50,7 +50,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["folder", "file/out.jsonl"])
-def test_an_output_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path, name: str) -> None:
+def test_an_output_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"Cannot write .*output_jsonl_fpath"):
@@ -219,7 +219,7 @@ async def test_what_was_handed_over_is_written_even_when_the_job_is_cancelled(tm
     assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == 10
 
 
-def test_a_change_of_input_or_configuration_is_told_line_by_line(tmp_path: Path) -> None:
+def test_a_change_of_input_or_configuration_is_reported_line_by_line(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}\n")
     block = {"entrypoint": "app.py", "openai_model": "small", "openai_api_key": "sk-secret", "port": 1}

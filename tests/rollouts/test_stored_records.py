@@ -72,13 +72,13 @@ def test_rollouts_with_other_responses_or_without_identity_are_not_repeated(
     assert not caplog.records
 
 
-async def test_figures_of_environments_count_a_rollout_once(tmp_path: Path) -> None:
+async def test_metrics_of_environments_count_a_rollout_once(tmp_path: Path) -> None:
     output = write_lines(tmp_path / "out.jsonl", [record_of(0), record_of(0), record_of(1)])
     async with running_servers(scripted_servers(counter(), [])) as client:
         written = await write_aggregate_metrics(output, client, agent_name="agent", always=True)
     assert written is not None
-    (figures,) = orjson.loads(written.read_bytes())
-    assert [task["num_rollouts"] for task in figures["group_level_metrics"]] == [1, 1]
+    (aggregate,) = orjson.loads(written.read_bytes())
+    assert [task["num_rollouts"] for task in aggregate["group_level_metrics"]] == [1, 1]
 
 
 @pytest.mark.parametrize("repeats", [1, 2])

@@ -152,7 +152,7 @@ async def test_a_worker_without_the_token_is_refused(
         assert len(launcher.workers()) == 1
 
 
-async def test_a_worker_with_another_model_is_refused_and_told_which_setting_differs(tmp_path: Path) -> None:
+async def test_a_worker_with_another_model_is_refused_with_the_setting_that_differs(tmp_path: Path) -> None:
     key = "policy_model.responses_api_models.openai_model.openai_model"
     async with run_of(tmp_path, "http://127.0.0.1:1/v1") as (launcher, arguments):
         with started("ng_worker", *arguments, f"+{key}=other", cwd=tmp_path) as worker:

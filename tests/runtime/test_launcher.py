@@ -16,8 +16,7 @@ from omegaconf import DictConfig
 from prometheus_client.parser import text_string_to_metric_families
 
 from nemo_gym.client.server_client import CookieJar, ServerReply, base_url, get_from_head
-from nemo_gym.common.loads import worker_loads
-from nemo_gym.common.metrics import decode_families, exposition
+from nemo_gym.common.metrics import decode_families, exposition, worker_loads
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import HeadServerError, PortError, RolloutError, StartupError
 from nemo_gym.runtime.launcher import MAX_DEATHS, Launcher, Restarts

@@ -172,7 +172,7 @@ def test_a_package_of_the_same_name_from_elsewhere_does_not_meet_a_source(
     assert subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout == "tiny\n"
 
 
-def test_requirements_that_cannot_be_had_are_told_with_what_uv_said(
+def test_requirements_that_cannot_be_installed_are_reported_with_the_output_of_uv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_ENV_VAR, str(tmp_path / "cache"))

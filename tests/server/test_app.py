@@ -95,7 +95,7 @@ async def test_garbage_is_refused_with_what_is_wrong(content: bytes, status: int
         assert (await client.post("/verify", json=example_row(response=response_of()))).status == 200
 
 
-async def test_of_very_many_invalid_items_only_the_first_is_told() -> None:
+async def test_only_the_first_of_many_invalid_items_is_reported() -> None:
     async with client_for(Watched) as client:
         row = example_row(response=response_of(*({"type": 1} for _ in range(1000))))
         answer = await client.post("/verify", json=row)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.client.server_client import CookieJar, ServerReply
-from nemo_gym.common.loads import stage_loads
+from nemo_gym.common.metrics import stage_loads
 from nemo_gym.errors import RolloutError
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.server.uvicorn_runner import serving
@@ -104,7 +104,7 @@ async def test_routes_that_a_server_adds_with_fastapi_count_too(transport: str) 
     assert matching(page, "nemo_gym_requests_total", '"/explode"', '"internal"') == 1
 
 
-async def test_a_worker_tells_about_its_loop_its_pools_and_its_process() -> None:
+async def test_a_worker_reports_its_loop_its_pools_and_its_process() -> None:
     async with weather_stack() as stack:
         page = stack.apps["agent"].pages["/metrics"]
         await until(lambda: matching(page(), "nemo_gym_event_loop_lag_seconds_count") > 0)

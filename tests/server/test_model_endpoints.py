@@ -134,7 +134,7 @@ async def test_a_stream_is_asked_for_by_true_alone(path: str, body: dict[str, An
         assert (await client.post(path, json={**body, "stream": False})).status == 200
 
 
-async def test_talk_of_streams_is_no_request_for_one() -> None:
+async def test_the_word_stream_in_a_text_is_no_request_for_one() -> None:
     async with client_for(ScriptedModel, replies=[{"say": "Hello."}]) as client:
         answer = await client.post("/v1/responses", json={"input": 'Say "stream": true.', "metadata": {"stream": "x"}})
         assert answer.json()["object"] == "response"

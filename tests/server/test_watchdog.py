@@ -64,7 +64,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_place(
     assert f"{implementation}/app.py" in caplog.text
 
 
-async def test_the_server_itself_tells_which_handlers_block() -> None:
+async def test_the_server_reports_which_handlers_block() -> None:
     async with running_servers([environment("breakable")], transport="http") as client:
         assert "blocked" not in await (await client.get("environment", "/health")).json()
         await client.post("environment", "/freeze", json={"seconds": LONG_S})
@@ -73,7 +73,7 @@ async def test_the_server_itself_tells_which_handlers_block() -> None:
     assert health["blocked"]["environment/freeze"]["times"] == 1
 
 
-async def test_what_two_servers_share_is_told_of_both() -> None:
+async def test_a_block_in_what_two_servers_share_is_reported_for_both() -> None:
     async with running_servers([environment("breakable", name="one"), environment("breakable", name="two")]) as client:
         await client.post("two", "/freeze", json={"seconds": LONG_S})
         await until(client.local["one"].blocked)

@@ -97,9 +97,7 @@ def test_a_response_without_a_finite_reward_is_not_a_dataset_row(tmp_path: Path)
         (b'\xef\xbb\xbf{"reward": 1}\n', 1, None),
     ],
 )
-def test_a_file_that_is_not_what_it_should_be_is_told(
-    tmp_path: Path, content: bytes, rows: int, note: str | None
-) -> None:
+def test_a_file_of_another_kind_is_reported(tmp_path: Path, content: bytes, rows: int, note: str | None) -> None:
     (tmp_path / "rollouts.json").write_bytes(content)
     with indexed(tmp_path / "rollouts.json") as index:
         assert (index.rows, index.progress()["note"]) == (rows, note)
@@ -317,7 +315,7 @@ def test_two_files_are_compared_task_by_task(tmp_path: Path, by_prompt: bool) ->
     assert low < side["change"] < high
 
 
-def test_failures_with_different_messages_are_told_apart(tmp_path: Path) -> None:
+def test_failures_with_different_messages_are_distinguished(tmp_path: Path) -> None:
     messages = ("timeout after 15 s", "timeout after 2 s", "bad gateway")
     lines = [failure("model", message) for message in messages]
     lines.append(record("q", "a", reward=None))  # not a failed attempt

@@ -56,7 +56,7 @@ ERROR_BYTES = 4096
 """Bytes reserved for an error message."""
 DISK_EVERY_S = 0.5
 MAX_UNCOUNTED = 4
-"""How often in a row open files may not be countable: a process that starts or ends lets nobody look for a moment."""
+"""Maximum consecutive failures to count open files: processes that start or end cannot be read for a moment."""
 
 
 class Agent:

@@ -50,7 +50,7 @@ async def test_the_counter_must_equal_what_the_row_expects(
         assert await reward(environment, expected=expected) == score
 
 
-async def test_the_tools_answer_as_told() -> None:
+async def test_the_tools_give_the_documented_answers() -> None:
     async with client_for(StatefulCounterResourcesServer) as environment:
         assert (await environment.post("/increment_counter", json={"count": 2})).text == '{"success":true}'
         assert (await environment.post("/get_counter_value", json={})).text == '{"count":2}'

@@ -162,7 +162,7 @@ NOT_PAGES = {
 }
 
 
-async def test_what_is_no_page_is_told_and_breaks_nothing() -> None:
+async def test_what_is_no_page_is_reported_and_breaks_nothing() -> None:
     async with online() as setting:
         assert {page: await setting.visit(page) for page in NOT_PAGES} == NOT_PAGES
         await setting.visit("deep")
@@ -178,7 +178,7 @@ FAILED_PAGE = "Error: Unexpected error = "
 
 
 @pytest.mark.parametrize("url", ["", "article", "file:///etc/passwd", "http://", "http://[", "http://x:y", "x" * 9000])
-async def test_what_is_no_address_is_told(url: str) -> None:
+async def test_what_is_no_address_is_reported(url: str) -> None:
     async with online() as setting:
         assert (await setting.browse(url)).startswith(FAILED_PAGE)
         assert setting.web.visited == []

@@ -33,7 +33,7 @@ def test_there_are_54_instructions_and_each_has_its_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {case.arguments or ''}")
-def test_an_instruction_tells_texts_apart(case: Case) -> None:
+def test_an_instruction_distinguishes_texts(case: Case) -> None:
     assert [text for text in case.followed_by if not is_followed(case.name, case.arguments, text)] == []
     assert [text for text in case.broken_by if is_followed(case.name, case.arguments, text)] == []
 

@@ -73,7 +73,7 @@ async def test_without_tables_and_without_an_index_no_server_starts(elsewhere: P
 
 
 @pytest.mark.usefixtures("no_index")
-def test_a_place_that_cannot_be_written_is_told(elsewhere: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(elsewhere: Path) -> None:
     (elsewhere / "cache").write_text("a file where the folder should be")
     with pytest.raises(punkt.MissingTablesError, match="could not be written"):
         punkt.ensure_tables()

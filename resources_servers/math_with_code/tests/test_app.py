@@ -107,7 +107,7 @@ async def test_the_last_line_is_run_once(environment: BrowserLikeClient) -> None
         ("def f(:", "invalid syntax"),
     ],
 )
-async def test_an_error_is_told_and_variables_survive(
+async def test_an_error_is_reported_and_variables_survive(
     environment: BrowserLikeClient, code: str, message_text: str
 ) -> None:
     await execute(environment, "kept = 1")
@@ -118,7 +118,7 @@ async def test_an_error_is_told_and_variables_survive(
 
 
 @pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
-async def test_code_that_is_late_is_told_so_and_variables_survive(code: str) -> None:
+async def test_code_that_is_late_gets_an_error_and_variables_survive(code: str) -> None:
     boxes = {"auto": {"limits": {"wall_s": 5}}}
     async with client_for(PythonExecutorResourcesServer, max_execution_time=1, sandbox_provider=boxes) as environment:
         await execute(environment, "kept = 1")
@@ -196,7 +196,7 @@ async def test_the_model_cannot_end_the_process() -> None:
         "import os; os.closerange(0, 65536)",
     ],
 )
-async def test_code_that_breaks_its_sandbox_is_told_that_its_process_ended(attack: str) -> None:
+async def test_code_that_breaks_its_sandbox_reads_that_its_process_ended(attack: str) -> None:
     """Nothing confines it here: it can do to its agent what it likes."""
     async with client_for(PythonExecutorResourcesServer, sandbox_provider={"unconfined": {}}) as environment:
         assert (await execute(environment, "x = 1"))["success"]

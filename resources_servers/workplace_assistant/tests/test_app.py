@@ -84,7 +84,7 @@ async def test_errors_are_outputs() -> None:
         assert (await environment.post("/email_send_email", content=b"no JSON")).status == 422
 
 
-async def test_a_hostile_pattern_is_stopped_and_told() -> None:
+async def test_a_hostile_pattern_is_stopped_and_reported() -> None:
     async with client_for(WorkplaceAssistantResourcesServer, search_timeout_s=0.5) as environment:
         await environment.post("/seed_session", json=row())
         await environment.post("/calendar_create_event", json=long_event())

@@ -68,7 +68,7 @@ def test_emails_are_found_by_words_and_days(office: Office, arguments: dict[str,
 
 
 @pytest.mark.parametrize("bad", [{"date_min": "soon"}, {"page_size": 0}, {"page": "one"}, {"query": 5}])
-def test_a_search_of_emails_tells_what_is_wrong(office: Office, bad: dict[str, Any]) -> None:
+def test_a_search_of_emails_says_what_is_wrong(office: Office, bad: dict[str, Any]) -> None:
     assert call(office, SEARCH_MAIL, **bad).startswith("Error searching emails: ")
 
 

@@ -267,7 +267,7 @@ async def test_how_a_conversation_ends(replies: list[str | None], outputs: list[
     assert (talk.ending, talk.messages[-1]["content"]) == (ending, last)
 
 
-async def test_the_model_is_told_how_many_commands_were_found_and_of_repetitions() -> None:
+async def test_the_model_reads_how_many_commands_were_found_and_of_repetitions() -> None:
     script = Script(["none", block("a") * 2, block("a"), block("a"), block("a"), None], ["x"] * 3)
     talk = await converse([], script.ask, script.run, step_limit=9, collapse_limit=3)
     user_messages = [message["content"] for message in talk.messages if message["role"] == "user"]

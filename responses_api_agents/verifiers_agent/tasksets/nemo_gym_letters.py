@@ -44,7 +44,7 @@ class LettersTaskset(vf.Taskset[LettersTask, LettersConfig]):
 
 class ChatHarnessConfig(vf.HarnessConfig):
     rounds: int = 2
-    """How often the model may answer; after each but the last it is asked to check its answer."""
+    """Maximum number of answers. After each except the last the model is asked to check its answer."""
 
 
 class ChatHarness(vf.Harness[ChatHarnessConfig]):

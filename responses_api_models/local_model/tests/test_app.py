@@ -186,7 +186,7 @@ OSLO = {"role": "user", "content": "Weather in Oslo?"}
         ([OSLO, *CALLED, *CALLED], "required", True),
     ],
 )
-async def test_after_so_many_turns_with_calls_the_model_may_only_answer(
+async def test_after_the_maximum_of_turns_with_calls_the_model_may_only_answer(
     asked: list[Any], choice: str, may_call: bool
 ) -> None:
     config = LocalModel.config_class().model_validate(
@@ -273,7 +273,7 @@ async def test_each_turn_extends_the_tokens_of_the_turn_before(training_model: B
     assert "Thanks!" in added["content"]
 
 
-async def test_log_probs_are_told_to_whoever_asks(model: BrowserLikeClient) -> None:
+async def test_log_probs_are_returned_if_requested(model: BrowserLikeClient) -> None:
     completion = await chat(model, logprobs=True, top_logprobs=2, max_tokens=3)
     entries = completion["choices"][0]["logprobs"]["content"]
     assert len(entries) == 3
@@ -373,7 +373,7 @@ async def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
                 pass
 
 
-async def test_without_the_engine_the_command_to_get_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_engine_the_error_has_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "xllamacpp", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'nemo-gym\[local\]'"):
         async with client_for(LocalModel):

@@ -121,7 +121,7 @@ def test_a_plain_request_needs_no_grammar() -> None:
     assert "%json" in (grammar_of(offer_of({"response_format": {"type": "json_object"}}), end="") or "")
 
 
-def test_a_conversation_is_told_in_plain_roles() -> None:
+def test_a_conversation_is_written_in_plain_roles() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"far": true}'}}
     messages: list[dict[str, Any]] = [
         {"role": "developer", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]},

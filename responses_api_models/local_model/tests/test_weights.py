@@ -59,7 +59,7 @@ def test_the_one_file_is_fetched_without_what_its_package_depends_on(index: Path
     assert [path.name for path in found.parent.iterdir()] == [found.name]
 
 
-def test_without_a_package_index_the_command_to_run_is_told(index: Path) -> None:
+def test_without_a_package_index_the_error_has_the_command_to_run(index: Path) -> None:
     with pytest.raises(StartupError) as caught:
         fetch_weights()
     assert INSTALL_COMMAND in str(caught.value)

@@ -157,7 +157,7 @@ async def test_every_fault_that_may_pass_is_tried_again() -> None:
     assert [answer.status for answer in answers] == [200] * len(statuses)
 
 
-async def test_a_fault_that_stays_is_a_failure_of_the_model_after_so_many_tries() -> None:
+async def test_a_fault_that_stays_is_a_failure_of_the_model_after_all_tries() -> None:
     async with model_of_script({"status": 503, "times": 2}, {"say": "Better now."}) as model:
         answer = await model.post("/v1/responses", json=HELLO)
         assert (answer.status, failed_as(answer)) == (503, "model")

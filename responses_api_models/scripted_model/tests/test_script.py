@@ -95,7 +95,7 @@ def test_a_tool_output_counts_only_at_the_end() -> None:
     assert conditional.reply(heard(USER, calls("get_weather"), tool_output("warm"))).say == "Let me see."
 
 
-def test_a_reply_is_given_so_many_times_in_all_and_takes_no_turn_of_its_own() -> None:
+def test_a_reply_with_a_count_is_given_that_often_and_takes_no_turn_of_its_own() -> None:
     conditional = script({"status": 503, "times": 2}, {"say": "one"}, {"say": "two"})
     given = [conditional.reply(at_turn(turn)) for turn in (0, 0, 0, 1)]
     assert [reply.status or reply.say for reply in given] == [503, 503, "one", "two"]
@@ -159,7 +159,7 @@ def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
         ('{"call": [{"arguments": {}}]}', "call.0.name"),
     ],
 )
-def test_a_mistake_in_a_file_is_told_with_its_line(tmp_path: Path, line: str, message: str) -> None:
+def test_a_mistake_in_a_file_is_reported_with_its_line(tmp_path: Path, line: str, message: str) -> None:
     file = tmp_path / "script.jsonl"
     file.write_text(f'{{"say": "Hello."}}\n{line}\n')
     with pytest.raises(ConfigError) as caught:

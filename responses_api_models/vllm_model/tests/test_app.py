@@ -72,7 +72,7 @@ async def test_without_a_reasoning_parser_thoughts_are_in_tags() -> None:
     assert [summary["text"] for summary in answer.json()["output"][0]["summary"]] == ["b", "c"]
 
 
-async def test_a_reasoning_parser_that_nobody_told_of_is_an_error_that_says_so() -> None:
+async def test_a_reasoning_parser_that_is_not_configured_is_an_error() -> None:
     said = {"content": "Hi.", "reasoning_content": "hm"}
     answer, _ = await ask(lambda _: completion(said), {"input": "Hi."}, uses_reasoning_parser=False)
     assert answer.status == 502
