@@ -175,9 +175,8 @@ async def test_in_token_mode_a_conversation_is_one_segment(
         called = [item["call_id"] for item in said["output"] if item["type"] == "function_call"]
         heard = [{"type": "function_call_output", "call_id": each, "output": "cold"} for each in called]
         output += [*said["output"], *(heard or [{"role": "user", "content": "And?"}])]
-        replies.append(
-            "".join(f"<|im_start|>user\n{'Result: cold' if heard else 'And?'}{END}\n" for _ in heard or [0])
-        )
+        reply = "Result: cold" if heard else "And?"
+        replies.append(f"<|im_start|>user\n{reply}{END}\n" * max(1, len(heard)))
     (segment,) = trace_of({"response": {"output": output}}).segments
     assert len(segment.calls) == len(TRAPS[trap])
 
