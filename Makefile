@@ -76,11 +76,13 @@ litellm: | $(UV)
 
 # The packages of trainers conflict with ours and take gigabytes, so they have a virtualenv of their own.
 TRAINERS := .tools/trainers
+# The versions of the table in docs/training.md. areal and skyrl pin CUDA, so what they import of others is named here.
+TRAINER_PACKAGES := verl==0.9.1 tinker==0.38.0 trl==1.16.0 verifiers==0.4.0 torch==2.13.0 \
+    skyrl-gym==0.4.0 jaxtyping cachetools jmespath colorlog einops torchdata flask lark numba
 check-trainers: setup
 	@test -f $(TRAINERS)/.ready || { $(UV) venv --quiet --clear --python $(BIN)/python $(TRAINERS) && \
-	    $(UV) pip install --quiet --python $(TRAINERS)/bin/python --editable . verl skyrl-gym jaxtyping tinker trl verifiers cachetools jmespath \
-	        'torch==2.13.0' pytest pytest-asyncio hypothesis && \
-	    $(UV) pip install --quiet --python $(TRAINERS)/bin/python --no-deps areal skyrl==0.3.0 && touch $(TRAINERS)/.ready; }
+	    $(UV) pip install --quiet --python $(TRAINERS)/bin/python --editable . $(TRAINER_PACKAGES) pytest pytest-asyncio hypothesis && \
+	    $(UV) pip install --quiet --python $(TRAINERS)/bin/python --no-deps areal==1.0.4 skyrl==0.3.0 && touch $(TRAINERS)/.ready; }
 	$(TRAINERS)/bin/python -m pytest -p no:cacheprovider -rs tests/test_real_trainers.py
 
 # Virtualenvs of servers that the tests start and that conflict with ours. Without them their tests are skipped.

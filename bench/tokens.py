@@ -123,7 +123,7 @@ async def measure_conversation(protocol: Protocol, in_flight: int) -> list[str]:
                 outcome = await _rollout(client)
                 seconds.append(time.process_time() - started)
             sent = (engine_stats(url)["received"] - before) / LONG_ROUNDS
-            writer = TokenWriter(Path(folder) / "tokens.arrow")
+            writer = TokenWriter(Path(folder) / "tokens.arrow", Path(folder) / "rollouts.jsonl")
             (text,) = writer.split([outcome])
             writer.close()
             arrow = writer.path.stat().st_size

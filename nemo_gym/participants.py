@@ -10,6 +10,7 @@ import orjson
 from nemo_gym.base_resources_server import NextMessage, NextMessageReply
 from nemo_gym.base_responses_api_agent import AgentRunRequest, Conversation, ToolCallingAgent, TurnEnd
 from nemo_gym.client.server_client import CookieJar
+from nemo_gym.config.keys import MASK_SAMPLE
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.base import TOKEN_METADATA_FIELDS, JsonObject, TokenIDLogProbMixin
 from nemo_gym.llm_api.json_codec import changed, encode, set_fields
@@ -124,17 +125,15 @@ def participant_record(participant: ParticipantConversation, *, is_trainable: bo
 
 def policy_records(record: JsonObject) -> dict[str, JsonObject]:
     """The policies of a rollout, each as a record of its own with its conversation, token trace and reward. Most
-    rollouts have one."""
+    rollouts have one. Fields of the environment are those of the main policy; all are masked if the rollout is."""
     response = record["response"]
     main, others = response.get("participant") or POLICY, response.get("participants") or {}
     own = {name: value for name, value in response.items() if name != "participants"}
-    policies = {main: {"responses_create_params": record.get("responses_create_params"), "response": own}}
-    policies |= {name: participant for name, participant in others.items() if participant["is_trainable"]}
+    shared = {name: value for name, value in record.items() if name.startswith("_") or name == MASK_SAMPLE}
+    policies = {main: {**record, "response": own}}
+    policies |= {name: {**shared, **other} for name, other in others.items() if other["is_trainable"]}
     rewards = record.get("rewards") or {}
-    return {
-        name: {**participant, "reward": rewards.get(name, record.get("reward"))}
-        for name, participant in policies.items()
-    }
+    return {name: {**part, "reward": rewards.get(name, record.get("reward"))} for name, part in policies.items()}
 
 
 def without_tokens(item: NeMoGymResponseInputItem) -> ResponseItem:

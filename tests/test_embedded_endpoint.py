@@ -4,7 +4,7 @@ Its chat template here knows tools, so that the calls are made and read by that 
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -46,7 +46,7 @@ async def embedded() -> AsyncIterator[BrowserLikeClient]:
     settings = {"threads": 1, "context_tokens": 512, "num_concurrent_requests": 2, "chat_template_fpath": template}
     async with (
         HttpClient() as http,
-        client_for(LocalModel, server_client=ServerClient(http=http), **settings) as client,
+        client_for(LocalModel, server_client=ServerClient(http=http, caller_key="this run"), **settings) as client,
     ):
         yield client
 
@@ -141,25 +141,56 @@ async def test_the_tokens_are_those_of_the_text(model: BrowserLikeClient, embedd
     assert said["content"].startswith("<tool_call>")
 
 
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+ODD = '<tool_call>\n{ "name" :"get_weather" , "arguments":{ "city" :"Oslo"} }\n</tool_call>'
+END = "<|im_end|>"
+TRAPS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "drift": [("It is unbelievably cold in Oslo.", {"temperature": 8.0, "top_k": 0, "min_p": 0.0}), ("Yes.", {})],
+    "odd spacing": [(ODD, {}), ("It is cold.", {})],
+    "reasoning": [(f"<think>\nhm\n</think>\n\n{CALL}", {}), ("<think>so</think>It is cold.", {}), ("Yes.", {})],
+    "parallel calls": [(f"{CALL}\n{ODD}", {"max_tokens": 100}), ("Both are cold.", {})],
+    "truncation": [("It is cold in Oslo and Bergen.", {"max_tokens": 3}), ("Yes.", {})],
+    "stop string": [("It is cold in Oslo.", {"stop": ["cold"]}), ("Yes.", {})],
+    "empty": [("It is cold.", {"stop": ["It"]}), ("Yes.", {})],
+    "end token only": [("", {}), ("Yes.", {})],
+}
+"""What a grammar lets the model sample in each turn, in whichever tokens it likes, and the settings of the turn."""
+
+
 @pytest.mark.parametrize("model", ["vllm_model_with_tokens"], indirect=True)
+@pytest.mark.parametrize("trap", TRAPS)
 async def test_in_token_mode_a_conversation_is_one_segment(
-    model: BrowserLikeClient, embedded: BrowserLikeClient
+    model: BrowserLikeClient, embedded: BrowserLikeClient, trap: str
 ) -> None:
     """With llama.cpp as the engine, and its own template for what is new."""
-    asked: list[dict[str, Any]] = [{"role": "user", "content": "Say hello."}]
     output: list[dict[str, Any]] = []
-    for text in ("And in French?", "Bye."):
-        said = (await post(model, "/v1/responses", input=asked, max_output_tokens=12))["output"]
-        output += said
-        asked += [*said, {"role": "user", "content": text}]
-    output += (await post(model, "/v1/responses", input=asked, max_output_tokens=12))["output"]
+    replies: list[str] = []
+    for text, settings in TRAPS[trap]:
+        extra = {"grammar": f"root ::= {json.dumps(text)}", **settings}
+        limit = {"max_output_tokens": extra.pop("max_tokens", 60), "temperature": extra.pop("temperature", 0)}
+        asked = [{"role": "user", "content": "Hi."}, *output]
+        said = await post(
+            model, "/v1/responses", input=asked, tools=[WEATHER], metadata={"extra_body": json.dumps(extra)}, **limit
+        )
+        called = [item["call_id"] for item in said["output"] if item["type"] == "function_call"]
+        heard = [{"type": "function_call_output", "call_id": each, "output": "cold"} for each in called]
+        output += [*said["output"], *(heard or [{"role": "user", "content": "And?"}])]
+        reply = "Result: cold" if heard else "And?"
+        replies.append(f"<|im_start|>user\n{reply}{END}\n" * max(1, len(heard)))
     (segment,) = trace_of({"response": {"output": output}}).segments
-    assert len(segment.calls) == 3
-    read = await engine_of(embedded).ask("/detokenize", {"tokens": [*segment.calls[-1].prompt_ids]})
-    assert read["content"].startswith("<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n")
-    assert read["content"].endswith("<|im_start|>user\nBye.<|im_end|>\n<|im_start|>assistant\n")
-    assert read["content"].count("<|im_start|>") == 6
-    for call, item in zip(segment.calls, output, strict=True):
-        said = await engine_of(embedded).ask("/detokenize", {"tokens": [*call.sampled_ids]})
-        assert said["content"].removesuffix("<|im_end|>") == item["content"][0]["text"]
-        assert all(value <= 0 for value in call.log_probs)
+    assert len(segment.calls) == len(TRAPS[trap])
+
+    async def text_of(ids: Sequence[int]) -> str:
+        found: str = (await engine_of(embedded).ask("/detokenize", {"tokens": [*ids]}))["content"]
+        return found
+
+    sampled = [await text_of(call.sampled_ids) for call in segment.calls]
+    for (text, _), found in zip(TRAPS[trap], sampled, strict=True):
+        assert text.startswith(found.removesuffix(END).removesuffix("<|endoftext|>"))
+    expected = "".join(
+        f"<|im_start|>assistant\n{found.removesuffix(END)}{END}\n{reply}"
+        for found, reply in zip(sampled[:-1], replies, strict=False)
+    )
+    read = await text_of(segment.calls[-1].prompt_ids)
+    assert read.endswith(f"<|im_start|>user\nHi.{END}\n{expected}<|im_start|>assistant\n")
+    assert all(value <= 0 for call in segment.calls for value in call.log_probs)

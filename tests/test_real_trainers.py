@@ -4,6 +4,8 @@ import json
 import os
 import typing
 from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from nemo_gym.training import (
     skyrl_sample,
     tinker_sample,
     trace_of_calls,
+    trl_sample,
     verl_sample,
 )
 from nemo_gym.training.token_traces import RewardSpan
@@ -33,6 +36,24 @@ CALLS = [
     ModelCall([1, 2, 3, 4, 5], [6], [-0.3], 8, routed_experts=EXPERTS, rewards=[RewardSpan(0, 1, 0.5)]),
 ]
 SAMPLE = TrainingSample(trace_of_calls(CALLS).segments[0].flatten(), 1.0, reward_components={"right": 1.0})
+SHORT = trace_of_calls(CALLS[:1]).segments[0].flatten()
+
+
+def source_of(package: str, path: str) -> str:
+    """The source of a module that cannot be imported here."""
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0], path).read_text()
+
+
+@pytest.mark.parametrize("package", ["verl", "skyrl", "tinker", "trl", "verifiers", "areal"])
+def test_the_table_of_views_names_the_version_that_is_checked(package: str) -> None:
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        pytest.skip(f"{package} is not installed")
+    assert f"{package} {found} |" in (PARENT_DIR / "docs/training.md").read_text()
 
 
 @pytest.mark.skipif(find_spec("verl") is None, reason="verl is not installed")
@@ -47,6 +68,9 @@ def test_verl_takes_its_view() -> None:
     assert (taken.extra_fields["min_global_steps"], taken.extra_fields["max_global_steps"]) == (7, 8)
     assert taken.extra_fields["reward_extra_info"] == {"right": 1.0}
     assert taken.as_dict()["routed_experts"].shape[1:] == (1, 2)
+    readers = source_of("verl", "trainer/ppo/v1/agent_loop_tq.py")
+    for name in ("min_global_steps", "max_global_steps"):
+        assert f'field["extra_fields"].get("{name}")' in readers
 
 
 @pytest.mark.skipif(find_spec("skyrl") is None, reason="skyrl is not installed")
@@ -81,12 +105,22 @@ def test_tinker_takes_its_view() -> None:
 
 
 @pytest.mark.skipif(find_spec("areal") is None, reason="areal is not installed")
-def test_the_view_of_areal_has_the_fields_of_its_workflows() -> None:
-    """The package imports CUDA kernels, so its source is read."""
-    spec = find_spec("areal")
-    source = (Path(str((spec.submodule_search_locations or [""])[0])) / "workflow" / "rlvr.py").read_text()
-    assert areal_sample(SAMPLE).keys() == {name for name in areal_sample(SAMPLE) if f'"{name}"' in source}
-    assert areal_sample(SAMPLE)["versions"] == [-1, -1, 7, 7, -1, 8]
+@pytest.mark.filterwarnings("ignore")
+def test_areal_batches_and_packs_its_view() -> None:
+    """The fields are those of a workflow, whose module cannot be imported: it needs CUDA kernels."""
+    import torch
+    from areal.utils.data import concat_padded_tensors, pack_tensor_dict
+
+    made = [areal_sample(sample) for sample in (SAMPLE, replace(SAMPLE, tokens=SHORT))]
+    workflow = source_of("areal", "workflow/rlvr.py")
+    assert made[0].keys() == {name for name in made[0] if f'"{name}": torch' in workflow}
+    batch = concat_padded_tensors([{name: torch.tensor([each[name]]) for name in each} for each in made])
+    assert batch["attention_mask"].tolist() == [[True] * 6, [True] * 4 + [False] * 2]
+    assert batch["versions"].tolist() == [[-1, -1, 7, 7, -1, 8], [-1, -1, 7, 7, 0, 0]]
+    packed = pack_tensor_dict(batch)
+    assert packed["input_ids"].tolist() == [*SAMPLE.tokens.ids, *SHORT.ids]
+    assert packed["loss_mask"].tolist() == [*SAMPLE.tokens.loss_mask, *SHORT.loss_mask]
+    assert packed["logprobs"].tolist() == pytest.approx([*SAMPLE.tokens.log_probs, *SHORT.log_probs])
 
 
 @pytest.mark.skipif(find_spec("verifiers") is None, reason="verifiers is not installed")
@@ -100,13 +134,50 @@ def test_verifiers_takes_the_view_of_prime_rl() -> None:
     assert taken.completion_logprobs == [-0.1, -0.2, 0.0, -0.3]
 
 
+needs_trl = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
+
+
+@needs_trl
+@pytest.mark.filterwarnings("ignore")
+def test_trl_trains_on_its_view(tmp_path: Path) -> None:
+    """What a `rollout_func` returns, with a token of a tool in the middle."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    scored: list[Any] = []
+    samples = [replace(SAMPLE, reward=float(at % 2)) for at in range(4)]
+
+    class Watched(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            scored.append(super()._generate_and_score_completions(inputs))
+            return scored[-1]
+
+    tokenizer = byte_tokenizer()
+    settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 8, "max_steps": 1}
+    trainer = Watched(
+        model=tiny_model(len(tokenizer)),
+        processing_class=tokenizer,
+        reward_funcs=[lambda reward, **_: reward],
+        rollout_func=lambda _prompts, _trainer: columns(map(trl_sample, samples)),
+        train_dataset=Dataset.from_dict({"prompt": ["Hi."] * 4}),
+        args=GRPOConfig(
+            output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], save_strategy="no", **settings
+        ),
+    )
+    trainer.train()
+    (made,) = scored
+    assert made["prompt_ids"].tolist() == [[1, 2]] * 4
+    assert made["completion_ids"].tolist() == [[3, 4, 5, 6]] * 4
+    assert (made["completion_mask"] * made["tool_mask"]).tolist() == [[1, 1, 0, 1]] * 4
+    assert [value > 0 for value in made["advantages"].tolist()] == [False, True, False, True]
+
+
 COUNTER = "resources_servers/example_stateful_counter/configs/stateful_counter.yaml"
 CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call><|im_end|>'
 
 
 Reply = Callable[[str, int], str]
 """What is sampled after a prompt, by the place in the batch."""
-needs_trl = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
 
 
 def train(environment: TrlEnvironment, reply: Reply, folder: Path, *, steps: int) -> tuple[Any, list[Any], list[Any]]:

@@ -18,7 +18,7 @@ from nemo_gym.analysis.dataset_rows import StoredRollout, prompt_digest
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.common.statistics import PASS_THRESHOLD
-from nemo_gym.config.keys import TASK_INDEX_FIELD
+from nemo_gym.config.keys import MASK_SAMPLE, TASK_INDEX_FIELD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
@@ -175,24 +175,25 @@ def _rollouts_with_tokens(
 
 
 def _segments(stored: StoredLine, advantages: Advantages) -> list[StoredSegment]:
-    if any((stored.offset, policy) not in advantages for policy in _policies(stored.record)):
-        raise TokenTraceError("no scored rollout")
-    segments = [
-        replace(segment, advantage=advantages[stored.offset, segment.policy]) for segment in segments_of(stored.record)
+    """Those that are samples, as in the views for trainers."""
+    samples = {(policy, sample.segment): sample for policy, sample in _samples(stored, advantages)}
+    return [
+        replace(row, advantage=samples[row.policy, row.index].advantage)
+        for row in segments_of(stored.record)
+        if (row.policy, row.index) in samples
     ]
-    if not segments:
-        raise TokenTraceError("no sampled tokens")
-    return segments
 
 
 def _samples(stored: StoredLine, advantages: Advantages) -> list[tuple[str, TrainingSample]]:
     """The samples of every policy of a rollout, with its name."""
+    if stored.record.get(MASK_SAMPLE) is True:
+        raise TokenTraceError(f"masked by its environment ({MASK_SAMPLE})")
     samples: list[tuple[str, TrainingSample]] = []
     for policy, part in _policies(stored.record).items():
         if (stored.offset, policy) not in advantages:
             raise TokenTraceError("no scored rollout")
         advantage = advantages[stored.offset, policy]
-        samples += [(policy, sample) for sample in samples_of(part, advantage=advantage, rollout=stored.record)]
+        samples += [(policy, sample) for sample in samples_of(part, advantage=advantage)]
     if not samples:
         raise TokenTraceError("no sampled tokens")
     return samples

@@ -38,6 +38,7 @@ from nemo_gym.rollouts.types import (
     METADATA_FIELDS,
     REPEAT_INDEX_KEY_NAME,
     ROW_HASH_KEY_NAME,
+    TOKENS_KEY_NAME,
     RowKey,
     add_row_fields,
     hash_row,
@@ -45,6 +46,7 @@ from nemo_gym.rollouts.types import (
     wants_no_row_fields,
 )
 from nemo_gym.server.tools import PARTICIPANT_COOKIE, POLICY, offered_tools
+from nemo_gym.training.token_file import moved_place
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -367,6 +369,8 @@ async def reverify_rollouts(
 
         async def verify_again(stored: StoredLine) -> None:
             metadata = metadata_of(stored.record)
+            if TOKENS_KEY_NAME in metadata:
+                metadata[TOKENS_KEY_NAME] = moved_place(metadata[TOKENS_KEY_NAME], rollouts.parent, output.parent)
             try:
                 index = index_of(stored)
                 metadata |= row_metadata(stored.record, dataset, index)

@@ -32,9 +32,9 @@ from nemo_gym.rollouts.dataset import agents_of, check_rows_name_agents
 from nemo_gym.rollouts.metrics import write_aggregate_metrics
 from nemo_gym.rollouts.store import failures_path
 from nemo_gym.runtime.connect import connect_servers
-from nemo_gym.training.token_check import Tokenizer, TokenReport, check_records, check_segments, decoded_line
+from nemo_gym.training.token_check import Tokenizer, TokenReport, check_token_file
 from nemo_gym.training.token_check import check_tokens as check_lines
-from nemo_gym.training.token_file import ARROW, PARQUET, read_tokens, token_restorer
+from nemo_gym.training.token_file import ARROW, PARQUET, token_restorer
 from nemo_gym.viewer.records import describe
 
 WIDTH = 70
@@ -189,15 +189,12 @@ def check_tokens(options: CheckTokensConfig) -> int:
     """Check that the tokens of every rollout are what a trainer needs."""
     path = find(options.rollouts_jsonl_fpath, what="rollouts file")
     tokenizer = None if options.tokenizer is None else Tokenizer(options.tokenizer)
-    with path.open("rb") as lines:
-        if path.suffix in (ARROW, PARQUET):
-            report = check_segments(read_tokens(path))
-        elif options.format != "rollouts":
-            report = check_lines(lines, trainer=options.format)
-        else:
-            restored = token_restorer(path)
-            records = (restored(each) if isinstance(each, dict) else each for each in map(decoded_line, lines))
-            report = check_records(records, tokenizer=tokenizer)
+    if path.suffix in (ARROW, PARQUET):
+        report = check_token_file(path, tokenizer=tokenizer)
+    else:
+        trainer = None if options.format == "rollouts" else options.format
+        with path.open("rb") as lines:
+            report = check_lines(lines, trainer=trainer, tokenizer=tokenizer, restored=token_restorer(path))
     show_tokens(report)
     return 0 if is_sound(report, allow_breaks=options.allow_breaks) else FAILED
 

@@ -23,7 +23,7 @@ PUBLIC_KEYS = frozenset(
         *("config_paths", "entrypoint", "default_host", "head_server", "python_version", "ray_head_node_address"),
         *("hf_organization", "hf_collection_name", "hf_collection_slug", "hf_dataset_prefix", "mlflow_tracking_uri"),
         *("agent_name", "resources_server", "resources_server_name", "name", "record", "replay", "resume"),
-        *("num_workers", "worker_host", "num_repeats", "tokenizer", "log_to"),
+        *("num_workers", "worker_host", "num_repeats", "tokenizer", "log_to", "tokens_output"),
         *("responses_create_params", "format", "select", "reasoning", "mode", "data_source"),
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
@@ -43,7 +43,7 @@ PUBLIC_BLOCK_KEYS = frozenset(
 
 _ALWAYS_SECRET = re.compile(r"secret|password|passwd|passphrase|api_?key|credential|authorization")
 _SECRET_IF_TEXT = re.compile(r"token|(^|_)(key|cookies?)$")
-_NOT_A_SECRET_TOKEN = re.compile(r"tokeni[sz]\w*|(bos|eos|pad|unk|sep|cls|mask|stop)_token")
+_NOT_A_SECRET_TOKEN = re.compile(r"tokeni[sz]\w*|(bos|eos|pad|unk|sep|cls|mask|stop)_token|send_tokens|tokens_output")
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-.\s]")
 _PUBLIC_NAME = re.compile(r"(^|_)(model_name|base_url|fpath|dirpath)$")
 _PUBLIC_BLOCK_NAME = re.compile(r"(^|_)(model|model_name|base_url)$")

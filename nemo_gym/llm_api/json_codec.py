@@ -201,7 +201,9 @@ def _full_dump(value: Any) -> Any:
         return value.model_dump(mode="json", by_alias=True, warnings=False)
     if isinstance(value, set | frozenset):
         return sorted(value)
-    if isinstance(value, TokenArray | GrowingList):
+    if isinstance(value, TokenArray):
+        return value.tolist()
+    if isinstance(value, GrowingList):
         return list(value)
     if isinstance(value, orjson.Fragment):
         return json.loads(orjson.dumps(value))

@@ -114,11 +114,17 @@ def token_ids(ids: Iterable[int]) -> TokenArray[int]:
     """Token ids as int32. Raises ValueError for anything else."""
     if isinstance(ids, TokenArray):
         return ids
+    if isinstance(ids, list | tuple) and bool in set(map(type, ids)):
+        raise TokenTraceError("a token id is true or false; expected a whole number from 0 to 2**31 - 1")
+    return _int32(ids)
+
+
+def _int32(ids: Iterable[int]) -> TokenArray[int]:
+    """Numbers as int32, where true is 1."""
+    if isinstance(ids, TokenArray):
+        return ids
     try:
-        listed = [*ids]
-        if bool in set(map(type, listed)):
-            raise TokenTraceError("a token id is true or false; expected a whole number from 0 to 2**31 - 1")
-        return TokenArray(array("i", listed))
+        return TokenArray(array("i", [*ids]))
     except (TypeError, OverflowError) as error:
         raise TokenTraceError(f"a token id is not a whole number from 0 to 2**31 - 1 ({error})") from error
 
@@ -162,13 +168,12 @@ def call_tokens(
     prompt: Sequence[int], sampled: Sequence[int], values: Sequence[float], *, before: Mapping[str, Any] | None = None
 ) -> JsonObject:
     """The token fields of a call. It shares the array of the call `before` if its prompt begins with that one's."""
-    prompt_ids, sampled_ids = token_ids(prompt), token_ids(sampled)
     known = TokenArray(array("i")) if before is None else joined(token_ids(before[PROMPT]), token_ids(before[SAMPLED]))
-    if known and known.is_prefix_of(prompt_ids):
-        prompt_ids = known.continued(new_token_ids(prompt_ids[len(known) :]))
+    if known and known.is_prefix_of(_int32(prompt)):
+        prompt_ids = known.continued(new_token_ids(prompt[len(known) :]))
     else:
-        prompt_ids = new_token_ids(prompt_ids)
-    whole, start = prompt_ids.continued(new_token_ids(sampled_ids)), len(prompt_ids)
+        prompt_ids = new_token_ids(prompt)
+    whole, start = prompt_ids.continued(new_token_ids(sampled)), len(prompt_ids)
     return {PROMPT: whole[:start], SAMPLED: whole[start:], LOG_PROBS: log_probs(values)}
 
 

@@ -349,8 +349,9 @@ class RolloutCollectionHelper:
                 add_outcome(outcome)
 
         with contextlib.ExitStack() as opened:
-            tokens = None if config.tokens_output is None else plugin("token_writer")(Path(config.tokens_output))
-            if tokens is not None:
+            tokens = None
+            if config.tokens_output is not None:
+                tokens = plugin("token_writer")(Path(config.tokens_output), output)
                 opened.callback(tokens.close)
             store = opened.enter_context(
                 contextlib.closing(RolloutStore(output, on_written=on_written, tokens=tokens))

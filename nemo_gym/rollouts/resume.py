@@ -7,7 +7,6 @@ and the files that their configuration names."""
 import contextlib
 import hashlib
 import logging
-import os
 import platform
 import sys
 import time
@@ -186,8 +185,6 @@ def load_completed(
         options["num_repeats_add_seed"] = True
     if config.prompt_config is not None:
         options["prompt"] = load_prompt_config(config.prompt_config).model_dump()
-    if config.tokens_output is not None:
-        options["tokens_output"] = os.path.relpath(config.tokens_output, store.output.parent)
     rows = dataset.rows
     now = make_manifest(dataset_path, sha256=dataset.sha256, rows=rows, options=options, settings=settings, code=code)
     before = read_manifest(store.output)

@@ -132,10 +132,10 @@ OUTPUT_ROLE = FileRole(
 )
 
 
-class JsonlFile:
-    """A file of complete lines to which one process at a time appends. Opening it does not change its content."""
+class AppendOnlyFile:
+    """A file to which one process at a time appends. Opening it does not change its content."""
 
-    def __init__(self, path: Path, role: FileRole = OUTPUT_ROLE) -> None:
+    def __init__(self, path: Path, role: FileRole) -> None:
         self.path, self._role = path, role
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,11 @@ class JsonlFile:
                 f"Another process is writing {path}. Wait for it, or write to another {role.option}."
             ) from error
         close_in_forks(self._fd)  # a forked child would keep the lock
-        self._end = self._end_of_lines()
+        try:
+            self._end = self._complete_bytes()
+        except BaseException:
+            os.close(self._fd)
+            raise
 
     def close(self) -> None:
         os.close(self._fd)
@@ -161,33 +165,23 @@ class JsonlFile:
 
     @property
     def end(self) -> int:
-        """The position of the next line."""
+        """Where the next content goes: after everything that is complete."""
         return self._end
 
-    def lines(self) -> Iterator[bytes]:
-        """The complete lines in the file."""
-        left = self._end
-        with self.path.open("rb") as file:
-            while left > 0:
-                line = file.readline()
-                left -= len(line)
-                yield line
-
     def repair(self) -> None:
-        """Drop an incomplete last line, left by a process that was killed while writing."""
+        """Drop what a process that was killed while writing left incomplete."""
         partial = os.fstat(self._fd).st_size - self._end
         if partial > 0:
-            logger.warning("%s ends in an incomplete line of %d bytes, which is dropped", self.path, partial)
+            logger.warning("%s ends in an incomplete record of %d bytes, which is dropped", self.path, partial)
             os.ftruncate(self._fd, self._end)
 
-    def add(self, lines: list[bytes], *, durable: bool = True) -> None:
-        """Write these, all of them or none; if `durable`, down to the disk."""
+    def append(self, content: bytes, *, durable: bool = True) -> None:
+        """Write this, all of it or nothing; if `durable`, down to the disk."""
         self.check_size()
-        text = memoryview(b"".join(lines))
-        written = 0
+        left, written = memoryview(content), 0
         try:
-            while written < len(text):
-                written += os.pwrite(self._fd, text[written:], self._end + written)
+            while written < len(left):
+                written += os.pwrite(self._fd, left[written:], self._end + written)
             if durable:
                 os.fsync(self._fd)
         except OSError as error:
@@ -213,7 +207,31 @@ class JsonlFile:
         except FileNotFoundError:
             return False
 
-    def _end_of_lines(self) -> int:
+    def _complete_bytes(self) -> int:
+        """Where the last complete part of the file ends."""
+        raise NotImplementedError
+
+
+class JsonlFile(AppendOnlyFile):
+    """A file of complete lines."""
+
+    def __init__(self, path: Path, role: FileRole = OUTPUT_ROLE) -> None:
+        super().__init__(path, role)
+
+    def lines(self) -> Iterator[bytes]:
+        """The complete lines in the file."""
+        left = self._end
+        with self.path.open("rb") as file:
+            while left > 0:
+                line = file.readline()
+                left -= len(line)
+                yield line
+
+    def add(self, lines: list[bytes], *, durable: bool = True) -> None:
+        """Write these, all of them or none; if `durable`, down to the disk."""
+        self.append(b"".join(lines), durable=durable)
+
+    def _complete_bytes(self) -> int:
         end = os.fstat(self._fd).st_size
         while end > 0:
             step = min(65536, end)

@@ -27,9 +27,11 @@ from nemo_gym.llm_api.stored_tokens import encode_stored
 
 REPEAT_INDEX_KEY_NAME = "_repeat_index"
 ROW_HASH_KEY_NAME = "_row_hash"
+TOKENS_KEY_NAME = "_tokens"
+"""Where the tokens of a record are, if they are in a file of their own."""
 METADATA_FIELDS = frozenset(
     (
-        *(TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, ROW_FIELDS),
+        *(TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, ROW_FIELDS, TOKENS_KEY_NAME),
         *("_attempts", "_retries", "_seconds"),
     )
 )

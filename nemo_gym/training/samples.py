@@ -64,17 +64,15 @@ class Group:
         return [sample for segments in self.rollouts for sample in segments]
 
 
-def samples_of(
-    record: Mapping[str, Any], *, advantage: float | None = None, rollout: Mapping[str, Any] | None = None
-) -> list[TrainingSample]:
+def samples_of(record: Mapping[str, Any], *, advantage: float | None = None) -> list[TrainingSample]:
     """The segments of a scored record, or of a result of `run_examples`, in which the policy sampled something;
-    none of one with `mask_sample`. The indices are those of `rollout`, if it is not the record itself."""
+    none of one with `mask_sample`."""
     if record.get(MASK_SAMPLE) is True:
         return []
-    reward, was_cut_off, named = reward_of(record), is_cut_off(record["response"]), rollout or record
+    reward, was_cut_off = reward_of(record), is_cut_off(record["response"])
     flattened = enumerate(segment.flatten() for segment in trace_of(record).segments)
     trained = [(index, tokens) for index, tokens in flattened if any(tokens.loss_mask)]
-    task, repeat = task_index_of(named), named.get(REPEAT_INDEX_KEY_NAME, named.get(ROLLOUT_INDEX_KEY_NAME))
+    task, repeat = task_index_of(record), record.get(REPEAT_INDEX_KEY_NAME, record.get(ROLLOUT_INDEX_KEY_NAME))
     parts = components_of(record)
     return [
         TrainingSample(tokens, reward, index, was_cut_off, advantage, index == trained[-1][0], task, repeat, parts)

@@ -87,7 +87,6 @@ def _row_of(output: Path, key: RowKey) -> Row:
     options = dict(manifest.options)
     if "prompt" in options:
         raise ConfigError(f"The rows of {output} were made with a prompt_config, so they are not in its dataset.")
-    options.pop("tokens_output", None)
     paths = {"input_jsonl_fpath": manifest.input.path, "output_jsonl_fpath": str(output)}
     config = RolloutCollectionConfig.model_validate({**options, **paths, "num_repeats": key[1] + 1})
     found = next((row for row in read_rows(config) if isinstance(row, Row) and row.key == key), None)

@@ -7,9 +7,10 @@ not run, so that a clean report says what it is worth."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -20,10 +21,10 @@ from nemo_gym.errors import ConfigError, MissingExtraError
 from nemo_gym.llm_api.base import JsonObject, content_text
 from nemo_gym.llm_api.stored_tokens import read_record
 from nemo_gym.llm_api.tokens import token_ids
-from nemo_gym.participants import POLICY
+from nemo_gym.participants import POLICY, policy_records
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, is_cut_off
 from nemo_gym.training.samples import VIEWS, TrainerView, TrainingSample
-from nemo_gym.training.token_file import StoredSegment
+from nemo_gym.training.token_file import token_records
 from nemo_gym.training.token_traces import (
     FlatTokens,
     ModelCall,
@@ -31,7 +32,6 @@ from nemo_gym.training.token_traces import (
     TokenTrace,
     TokenTraceError,
     trace_of,
-    trace_of_calls,
 )
 
 SAMPLE = 1000
@@ -121,50 +121,44 @@ class _Policy(NamedTuple):
 
 
 def check_tokens(
-    lines: Iterable[bytes], *, trainer: str | None = None, tokenizer: Tokenizer | None = None
+    lines: Iterable[bytes],
+    *,
+    trainer: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    restored: Callable[[JsonObject], JsonObject] | None = None,
 ) -> TokenReport:
-    """Check every rollout of a file, given line by line, or every sample if it was exported for a trainer."""
+    """Check every rollout of a file, given line by line, or every sample if it was exported for a trainer. `restored`
+    puts the tokens into records that have them in another file."""
     if trainer is not None:
         return _check_samples(lines, VIEWS[trainer])
-    return check_records(map(decoded_line, lines), tokenizer=tokenizer)
+    return _check_records((_decoded(line, restored) for line in lines), tokenizer=tokenizer)
 
 
-def check_records(records: Iterable[Any], *, tokenizer: Tokenizer | None = None) -> TokenReport:
+def check_token_file(path: Path, *, tokenizer: Tokenizer | None = None) -> TokenReport:
+    """Check the rollouts in a file of tokens, which has no text to compare with."""
+    return _check_records(token_records(path), tokenizer=tokenizer, has_text=False)
+
+
+def _check_records(records: Iterable[Any], *, tokenizer: Tokenizer | None, has_text: bool = True) -> TokenReport:
     """Check records, or errors in the place of some. None is a blank line."""
     report, remaining = TokenReport(), enumerate(records, 1)
     head = [(number, record, _policies(record)) for number, record in islice(remaining, SAMPLE)]
     known = [policy for _, _, policies in head for policy in policies]
     means = TokenMeans(policy.trace.calls for policy in known if policy.trace is not None)
-    checker = RolloutChecker(_end_tokens(known), tokenizer, means)
+    checker = RolloutChecker(_end_tokens(known) if has_text else frozenset(), tokenizer, means)
     rest = ((number, record, _policies(record)) for number, record in remaining)
     for number, record, policies in chain(head, rest):
         if record is None:
             continue
         report.rollouts += 1
+        place = f"{'line' if has_text else 'rollout'} {number}"
         if not policies:
             reason = repr(record) if isinstance(record, Exception) else "no `response.output`"
-            report.faults.append(f"line {number}: no rollout with tokens in it ({reason})")
+            report.faults.append(f"{place}: no rollout with tokens in it ({reason})")
             continue
-        place = f"line {number}{_named(record)}"
+        place += _named(record)
         report.add(place, checker.check(policies, place))
-    report.not_run = checker.not_run()
-    return report
-
-
-def check_segments(segments: Iterable[StoredSegment]) -> TokenReport:
-    """Check the rows of a file of tokens. They have no text to compare with."""
-    report = TokenReport(
-        not_run=[f"{name}: a file of tokens has no text" for name in ("text", "usage", "turns without tokens")]
-    )
-    checker, last = RolloutChecker(frozenset(), None), None
-    for number, row in enumerate(segments, 1):
-        report.rollouts += row.key != last
-        last = row.key
-        place = f"row {number} (_task_index {row.key.task_index}, _repeat_index {row.key.repeat_index})"
-        policy = _Policy("" if row.policy == POLICY else f"{row.policy}, ", {}, trace_of_calls(row.segment.calls))
-        found = checker.check([policy], place)
-        report.add(place, found._replace(segments=1))
-    report.not_run += checker.not_run(without_text=True)
+    report.not_run = checker.not_run(has_text=has_text)
     return report
 
 
@@ -255,15 +249,16 @@ class RolloutChecker:
             breaks += [f"{policy.prefix}{each}" for each in policy.trace.breaks]
         return Checked(segments, turns, faults, breaks)
 
-    def not_run(self, *, without_text: bool = False) -> list[str]:
+    def not_run(self, *, has_text: bool) -> list[str]:
         """The checks that no rollout could be put to, each with the reason."""
         needs = {
-            "end tokens: no token ends 9 of 10 turns": not self._ends,
+            "end tokens: no token ends 9 of 10 turns": has_text and not self._ends,
             "shifted log-probs: too few tokens occur in several rollouts": not self._measured,
             "log-probs of equal prompts: no two rollouts begin with the same tokens": not self._compared,
-            "usage: no record has it": not self._with_usage and not without_text,
-            "text and vocabulary: needs +tokenizer=<folder or tokenizer.json>": self._tokenizer is None
-            and not without_text,
+            "usage: no record has it": has_text and not self._with_usage,
+            "text and vocabulary: needs +tokenizer=<folder or tokenizer.json>": has_text and self._tokenizer is None,
+            "vocabulary: needs +tokenizer=<folder or tokenizer.json>": not has_text and self._tokenizer is None,
+            "text, usage, turns without tokens, end tokens: a file of tokens has no replies": not has_text,
         }
         return [text for text, is_missing in needs.items() if is_missing]
 
@@ -477,36 +472,33 @@ def sample_faults(tokens: FlatTokens) -> Iterator[str]:
         yield f"token {at} has a log-prob, but the policy did not sample it"
 
 
-def decoded_line(line: bytes) -> Any:
-    """The record in a line, None if it is blank, or the error if it is not JSON."""
+def _decoded(line: bytes, restored: Callable[[JsonObject], JsonObject] | None) -> Any:
+    """The record in a line, None if it is blank, or the error if it is not JSON or its tokens are lost."""
     if not line.strip():
         return None
     try:
         record = read_record(line)
-    except ValueError as error:
+        if not isinstance(record, dict):
+            raise TypeError(f"{record!r:.100} is not a JSON object")
+        return record if restored is None else restored(record)
+    except (ValueError, TypeError) as error:
         return error
-    return record if isinstance(record, dict) else TypeError(f"{record!r:.100} is not a JSON object")
 
 
 def _policies(record: Any) -> list[_Policy]:
     """The policies of a rollout; none if it is no rollout."""
-    response = record.get("response") if isinstance(record, dict) else None
-    if not isinstance(response, dict):
-        return []
     try:
-        others = {name: side for name, side in (response.get("participants") or {}).items() if side["is_trainable"]}
-        main = response.get("participant") or POLICY
-        sides = {main: record, **others}
-        return [_policy(f"{name}, " if others else "", side) for name, side in sides.items()]
+        parts = policy_records(record)
+        return [_policy(f"{name}, " if len(parts) > 1 else "", part) for name, part in parts.items()]
     except (KeyError, TypeError, AttributeError):
         return []
 
 
-def _policy(prefix: str, side: Mapping[str, Any]) -> _Policy:
+def _policy(prefix: str, part: Mapping[str, Any]) -> _Policy:
     try:
-        return _Policy(prefix, side["response"], trace_of(side))
+        return _Policy(prefix, part["response"], trace_of(part))
     except TokenTraceError as error:
-        return _Policy(prefix, side["response"], None, str(error))
+        return _Policy(prefix, part["response"], None, str(error))
 
 
 def _named(record: Any) -> str:

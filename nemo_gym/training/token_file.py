@@ -2,16 +2,17 @@
 
 `+tokens_output` of a collection appends to an Arrow stream, a batch at a time. A batch is on disk before the lines of
 its rollouts are in the JSONL output, which then holds text only; what a kill left incomplete is dropped by the next
-run. A rollout that was made again has later rows, which count."""
+run. Each record says which bytes and rows of which file are its own, with a digest: tokens of another attempt or run
+are never taken for them."""
 
 import contextlib
-import fcntl
 import logging
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import accumulate, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -19,24 +20,22 @@ from typing import Any, NamedTuple, Self
 import orjson
 from msgspec.structs import replace
 
-from nemo_gym.common.forks import close_in_forks
-from nemo_gym.common.paths import find
 from nemo_gym.config.keys import TASK_INDEX_FIELD
-from nemo_gym.errors import ConfigError, MissingExtraError, StorageError
+from nemo_gym.errors import ConfigError, MissingExtraError
 from nemo_gym.llm_api.base import POLICY_VERSION_FIELD, TOKEN_FIELDS, VERSION_RUNS_FIELD, JsonObject
 from nemo_gym.llm_api.stored_tokens import PROMPT_NAME, TokenItem, read_record
 from nemo_gym.llm_api.tokens import LOG_PROBS, PROMPT, SAMPLED, TokenArray, TokenTraceError
 from nemo_gym.participants import POLICY, policy_records
-from nemo_gym.rollouts.resume import read_manifest
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, Outcome
+from nemo_gym.rollouts.store import AppendOnlyFile, FileRole
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, TOKENS_KEY_NAME, Outcome
 from nemo_gym.training.samples import reward_of
 from nemo_gym.training.token_traces import ModelCall, PolicyVersion, Segment, trace_of
 
 logger = logging.getLogger(__name__)
 
 ARROW, PARQUET = ".arrow", ".parquet"
-ROWS_AT_ONCE = 64
-"""Rows in a batch of an export: long rollouts take megabytes each."""
+ROWS_AT_ONCE = ROLLOUTS_AT_ONCE = 64
+"""Of an export and of a collection, in a batch: long rollouts take megabytes each."""
 
 
 class RolloutKey(NamedTuple):
@@ -183,123 +182,119 @@ def _numbers(kind: str, values: Any) -> "array[Any]":
 
 def _call(row: JsonObject, ids: TokenArray[int], values: TokenArray[float], spans: list[JsonObject]) -> ModelCall:
     start, end = row["start"], row["end"]
-    own = [span for span in spans if start <= span["start"] < end]
-    runs = [(orjson.loads(span["version"]), span["end"] - span["start"]) for span in own] if len(own) > 1 else ()
+    runs = [*_version_runs(start, end, spans)]
     version = None if row["version"] is None else orjson.loads(row["version"])
-    return ModelCall(ids[:start], ids[start:end], values[start:end], version, row["item"], runs, row["role"])
+    return ModelCall(
+        ids[:start],
+        ids[start:end],
+        values[start:end],
+        version,
+        row["item"],
+        runs if len(runs) > 1 else (),
+        row["role"],
+    )
 
 
-class TokenWriter:
-    """Appends segments to an Arrow stream. Opening it drops what a kill left incomplete. One process at a time."""
+def _version_runs(start: int, end: int, spans: list[JsonObject]) -> Iterator[tuple[PolicyVersion, int]]:
+    """The versions of the tokens of a call. Those in no span have none."""
+    for span in (each for each in spans if start <= each["start"] < end):
+        if span["start"] > start:
+            yield None, span["start"] - start
+        yield orjson.loads(span["version"]), span["end"] - span["start"]
+        start = span["end"]
+    if start < end:
+        yield None, end - start
 
-    def __init__(self, path: Path) -> None:
-        pa = _arrow()
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise ConfigError(f"Cannot write {path}: {error.strerror}. Choose another tokens_output.") from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            close_in_forks(self._fd)  # a forked child would keep the lock
-            self._end = _complete_bytes(pa, path)
-            os.ftruncate(self._fd, self._end)
-        except BlockingIOError as error:
-            os.close(self._fd)
-            raise ConfigError(f"Another process is writing {path}. Choose another tokens_output.") from error
-        except ConfigError:
-            os.close(self._fd)
-            raise
 
-    def close(self) -> None:
-        os.close(self._fd)
+_ROLE = FileRole(
+    option="tokens_output",
+    if_full="Rollouts whose tokens are not in it are not in the output; make room and run the same command again.",
+    if_moved="Put the file back and run the same command again.",
+    if_truncated="Run the same command again to write to its end.",
+)
 
-    def add(self, rows: Sequence[StoredSegment]) -> None:
-        """Write these, all of them or none, down to the disk."""
-        if not rows:
-            return
-        written, data = 0, memoryview(_encoded(rows, with_schema=self._end == 0))
-        try:
-            while written < len(data):
-                written += os.pwrite(self._fd, data[written:], self._end + written)
-            os.fsync(self._fd)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._end)
-            raise StorageError(f"Cannot write {self.path}: {error.strerror}.") from error
-        self._end += written
+
+class TokenWriter(AppendOnlyFile):
+    """Appends segments to an Arrow stream. Opening it drops what a kill left incomplete."""
+
+    def __init__(self, path: Path, output: Path) -> None:
+        super().__init__(path, _ROLE)
+        self.repair()
+        self._name = os.path.relpath(path, output.parent)
 
     def split(self, outcomes: Sequence[Outcome]) -> list[bytes]:
         """Write the tokens of scored rollouts, and return their lines without them. A rollout whose tokens are not
         valid keeps them in its line."""
-        rows: list[StoredSegment] = []
-        lines: list[bytes] = []
-        for outcome in outcomes:
-            if PROMPT_NAME not in outcome.record:
-                lines.append(outcome.line())
+        lines = {at: outcome.line() for at, outcome in enumerate(outcomes) if PROMPT_NAME not in outcome.record}
+        batches, remaining = list[bytes](), (at for at in range(len(outcomes)) if at not in lines)
+        while some := [*islice(remaining, ROLLOUTS_AT_ONCE)]:
+            texts, rows = {}, list[StoredSegment]()
+            for at in some:
+                record, row = read_record(outcomes[at].record), outcomes[at].row
+                try:
+                    own = segments_of(record, RolloutKey(row.task_index, row.repeat_index, row.row_hash))
+                except TokenTraceError as error:
+                    logger.warning("row %d keeps its tokens in the output: %s", row.task_index, error)
+                    lines[at] = outcomes[at].line()
+                    continue
+                texts[at] = _without_tokens(record), (len(rows), len(rows) + len(own))
+                rows += own
+            if not rows:
                 continue
-            record = read_record(outcome.record)
-            row = outcome.row
-            try:
-                rows += segments_of(record, RolloutKey(row.task_index, row.repeat_index, row.row_hash))
-            except TokenTraceError as error:
-                logger.warning("row %d keeps its tokens in the output: %s", row.task_index, error)
-                lines.append(outcome.line())
-                continue
-            lines.append(replace(outcome, record=orjson.dumps(_without_tokens(record))).line())
-        self.add(rows)
-        return lines
+            schema = _schema_bytes() if self.end == 0 and not batches else b""
+            batch = _encoded_batch(rows)
+            place = {
+                "file": self._name,
+                "offset": self.end + sum(map(len, batches)) + len(schema),
+                "size": len(batch),
+                "digest": _digest(batch),
+            }
+            batches.append(schema + batch)
+            for at, (text, own_rows) in texts.items():
+                record = {**text, TOKENS_KEY_NAME: {**place, "rows": own_rows}}
+                lines[at] = replace(outcomes[at], record=orjson.dumps(record)).line()
+        if batches:
+            self.append(b"".join(batches))
+        return [lines[at] for at in range(len(outcomes))]
 
-
-def _encoded(rows: Sequence[StoredSegment], *, with_schema: bool) -> bytes:
-    """A batch as it is appended to a stream. Only the first has the schema before it."""
-    pa = _arrow()
-    batch = _batch(rows)
-    sink = pa.BufferOutputStream()
-    writer = pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
-    writer.write_batch(batch)
-    end = sink.tell()  # closing the writer would add a mark of the end
-    data = sink.getvalue()
-    start = 0 if with_schema else _schema_bytes(pa, data)
-    return bytes(memoryview(data)[start:end])
-
-
-def _schema_bytes(pa: Any, stream: Any) -> int:
-    with pa.BufferReader(stream) as source:
-        pa.ipc.read_message(source)
-        size: int = source.tell()
-    return size
-
-
-def _complete_bytes(pa: Any, path: Path) -> int:
-    """Where the last complete batch ends. ConfigError for a file that is no stream of tokens."""
-    if path.stat().st_size == 0:
-        return 0
-    try:
-        with pa.OSFile(str(path)) as source:
-            found = pa.ipc.open_stream(source).schema
-    except pa.ArrowInvalid as error:
-        if path.stat().st_size < _SCHEMA_BYTES:
+    def _complete_bytes(self) -> int:
+        """Where the last complete batch ends. ConfigError for a file that is no stream of tokens."""
+        pa, schema = _arrow(), _schema_bytes()
+        with self.path.open("rb") as file:
+            start = file.read(len(schema))
+        if len(start) < len(schema) and schema.startswith(start):
             return 0
-        raise ConfigError(f"{path} is not an Arrow stream. Choose another tokens_output.") from error
-    if found != _schema(pa):
-        raise ConfigError(f"{path} is an Arrow stream with other columns. Choose another tokens_output.")
-    return _message_offsets(pa, path)[-1]
+        try:
+            with pa.OSFile(str(self.path)) as source:
+                columns = pa.ipc.open_stream(source).schema
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ConfigError(f"{self.path} is not an Arrow stream. Choose another tokens_output.") from error
+        if columns != _schema(pa):
+            raise ConfigError(f"{self.path} is an Arrow stream with other columns. Choose another tokens_output.")
+        end = 0
+        with pa.OSFile(str(self.path)) as source, contextlib.suppress(pa.ArrowInvalid, EOFError, OSError):
+            while True:
+                pa.ipc.read_message(source)
+                end = source.tell()
+        return end
 
 
-def _message_offsets(pa: Any, path: Path) -> list[int]:
-    """Where the schema and each complete batch of a stream end."""
-    offsets = []
-    with pa.OSFile(str(path)) as source, contextlib.suppress(pa.ArrowInvalid, EOFError, OSError):
-        while True:
-            pa.ipc.read_message(source)
-            offsets.append(source.tell())
-    return offsets
+def _schema_bytes() -> bytes:
+    """The start of a stream."""
+    return bytes(_schema(_arrow()).serialize())
 
 
-_SCHEMA_BYTES = 4096
-"""More than the schema takes: a shorter file may be one that a kill left with half of it."""
+def _encoded_batch(rows: Sequence[StoredSegment]) -> bytes:
+    """A batch as it is appended to a stream."""
+    pa, sink = _arrow(), _arrow().BufferOutputStream()
+    writer = pa.ipc.new_stream(sink, _schema(pa), options=pa.ipc.IpcWriteOptions(compression="zstd"))
+    writer.write_batch(_batch(rows))
+    end = sink.tell()  # closing the writer would add a mark of the end
+    return bytes(memoryview(sink.getvalue())[len(_schema_bytes()) : end])
+
+
+def _digest(batch: bytes) -> str:
+    return blake2b(batch, digest_size=8).hexdigest()
 
 
 def _without_tokens(record: JsonObject) -> JsonObject:
@@ -361,14 +356,14 @@ def token_records(path: Path) -> Iterator[JsonObject]:
         yield {**dict(zip(names, key, strict=True)), **fields}
 
 
-def _batches(path: Path, options: Any = None) -> Iterator[Any]:
+def _batches(path: Path) -> Iterator[Any]:
     pa = _arrow()
     try:
         if path.suffix == PARQUET:
             with pa.parquet.ParquetFile(path) as file:
                 yield from file.iter_batches(batch_size=ROWS_AT_ONCE)
             return
-        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source, options=options) as batches:
+        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as batches:
             while True:
                 try:
                     yield batches.read_next_batch()
@@ -381,69 +376,48 @@ def _batches(path: Path, options: Any = None) -> Iterator[Any]:
         raise ConfigError(f"{path} is not a file of tokens: {error}") from error
 
 
-class TokenFile:
-    """Puts the tokens of an Arrow stream back into the records that they were taken from. Keeps about 200 bytes for
-    each rollout in memory, and the batch that was read last."""
+def token_restorer(output: Path) -> Callable[[JsonObject], JsonObject]:
+    """The function that puts tokens back into the records of an output. A record says where its tokens are."""
+    batch_at = lru_cache(maxsize=2)(_stored_batch)
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._pa = path, _arrow()
-        self._places: dict[RolloutKey, int] = {}
-        """The last batch with segments of a rollout: all of them are in one."""
-        self._offsets = _message_offsets(self._pa, path)
-        options = self._pa.ipc.IpcReadOptions(included_fields=list(range(len(KEY_FIELDS))))
-        for number, batch in enumerate(_batches(path, options)):
-            for key in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                self._places[RolloutKey(*key)] = number
-        self._read: tuple[int, dict[RolloutKey, list[StoredSegment]]] = -1, {}
+    def rows_at(place: Any) -> list[StoredSegment]:
+        try:
+            start, end = place["rows"]
+            batch = batch_at(output.parent / place["file"], place["offset"], place["size"], place["digest"])
+            return [*_rows(batch.slice(start, end - start))]
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+            raise TokenTraceError(f"the tokens of a rollout are not where its record says ({reason})") from error
 
-    def restored(self, record: JsonObject) -> JsonObject:
-        """The record with its tokens, if the file has them."""
-        rows = self._rows_of(RolloutKey.of(record))
-        if not rows or not isinstance(record.get("response"), dict):
+    def restored(record: JsonObject) -> JsonObject:
+        place = record.get(TOKENS_KEY_NAME)
+        if place is None:
             return record
+        rows = rows_at(place)
 
-        def with_tokens(policy: str, output: list[Any]) -> list[Any]:
+        def with_tokens(policy: str, items: list[Any]) -> list[Any]:
             by_item = {call.item: call for row in rows if row.policy == policy for call in row.segment.calls}
-            return [_item(item, by_item[place]) if place in by_item else item for place, item in enumerate(output)]
+            return [_item(item, by_item[at]) if at in by_item else item for at, item in enumerate(items)]
 
         return _with_output(record, with_tokens)
 
-    def _rows_of(self, key: RolloutKey) -> list[StoredSegment]:
-        number = self._places.get(key)
-        if number is None:
-            return []
-        if self._read[0] != number:
-            found: dict[RolloutKey, list[StoredSegment]] = {}
-            for row in _rows(self._batch(number)):
-                found.setdefault(row.key, []).append(row)
-            self._read = number, found
-        return self._read[1][key]
-
-    def _batch(self, number: int) -> Any:
-        start, end = self._offsets[number : number + 2]
-        with self._path.open("rb") as file:
-            schema = file.read(self._offsets[0])
-            file.seek(start)
-            data = schema + file.read(end - start)
-        return self._pa.ipc.open_stream(data).read_next_batch()
+    return restored
 
 
-def token_restorer(output: Path) -> Callable[[JsonObject], JsonObject]:
-    """The function that puts tokens back into the records of an output, if they were written to a file of their own:
-    its manifest says where that is, relative to the output."""
-    manifest = read_manifest(output)
-    named = None if manifest is None else manifest.options.get("tokens_output")
-    if not named:
-        return lambda record: record
-    path = find(str(output.parent / named), what="file of tokens")
-    state = path.stat()
-    return _token_file(path, state.st_mtime_ns, state.st_size).restored
+def moved_place(place: JsonObject, before: Path, after: Path) -> JsonObject:
+    """Where the tokens of a record are, for an output in another folder."""
+    return {**place, "file": os.path.relpath(before / place["file"], after)}
 
 
-@lru_cache(maxsize=2)
-def _token_file(path: Path, _changed_at: int, _size: int) -> TokenFile:
-    """The file, whose index is kept as long as it does not change."""
-    return TokenFile(path)
+def _stored_batch(path: Path, offset: int, size: int, digest: str) -> Any:
+    """The record batch at a place. TokenTraceError if the file is not the one that was written."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        data = file.read(size)
+    if _digest(data) != digest:
+        raise TokenTraceError(f"{path} has other content there; it is another file, or damaged")
+    pa = _arrow()
+    return pa.ipc.read_record_batch(pa.py_buffer(data), _schema(pa))
 
 
 def _item(item: JsonObject, call: ModelCall) -> TokenItem:

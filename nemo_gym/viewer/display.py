@@ -11,7 +11,7 @@ from nemo_gym.common.paths import find
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.llm_api.base import REQUIRED_TOKEN_METADATA_FIELDS as TOKEN_FIELDS
 from nemo_gym.llm_api.stored_tokens import expand_prompts
-from nemo_gym.llm_api.tokens import TokenArray
+from nemo_gym.llm_api.tokens import TokenArray, TokenTraceError
 from nemo_gym.training.token_file import token_restorer
 from nemo_gym.training.token_traces import ModelCall, trace_of_calls
 from nemo_gym.viewer.index import Index
@@ -115,7 +115,11 @@ def token_view(
     """Return the model calls of a rollout as tokens: new prompt tokens (not trained on), generated tokens with
     log-probs (trained on), and breaks, where a prompt does not extend the tokens before. The texts of tokens come
     from the record or a vocabulary."""
-    record = token_restorer(index.path)(expand_prompts(parse_line(read_row(index, row))))
+    record, lost = expand_prompts(parse_line(read_row(index, row))), list[str]()
+    try:
+        record = token_restorer(index.path)(record)
+    except TokenTraceError as error:
+        lost = [str(error)]
     items = [item for item in output_items(record) if any(item.get(name) is not None for name in TOKEN_FIELDS)]
     traced, recorded = [_call(item) for item in items], [_token_texts(item) for item in items]
     known = vocabulary or {}
@@ -146,7 +150,7 @@ def token_view(
         )
         before = prompt + sampled
     has_texts = bool(vocabulary) or any(recorded)
-    return {"calls": calls, "faults": _faults(traced), "page": MAX_TOKENS, "has_texts": has_texts}
+    return {"calls": calls, "faults": lost + _faults(traced), "page": MAX_TOKENS, "has_texts": has_texts}
 
 
 def _token_texts(item: dict[str, Any]) -> list[str]:

@@ -63,6 +63,8 @@ def loaded(tmp_path: Path, dotenv: str, *arguments: str) -> Any:
         ("answer_key", 3, False),
         ("tokenizer", "Qwen/Qwen3", False),
         ("tokenizer_name", "Qwen/Qwen3", False),
+        ("tokens_output", "runs/1/tokens.arrow", False),
+        ("send_tokens", "last", False),
         ("detokenize", "yes", False),
         ("eos_token", "</s>", False),
         ("stop_token", "</s>", False),

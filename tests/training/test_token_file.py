@@ -1,13 +1,16 @@
 """Tokens in Arrow and Parquet files: exact, whole after a kill, and put back into the records they were taken from."""
 
+import contextlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from nemo_gym.analysis.export import ExportConfig, export_rollouts
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, StorageError
 from nemo_gym.llm_api.builders import message, response_of, tool_output
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.llm_api.stored_tokens import encode_stored, read_record
@@ -16,8 +19,17 @@ from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.store import read_rollouts
 from nemo_gym.rollouts.types import Outcome, Row
 from nemo_gym.testing import running_servers, servers_of
-from nemo_gym.training import trace_of
-from nemo_gym.training.token_file import TokenFile, TokenWriter, read_tokens, segments_of, token_restorer, write_tokens
+from nemo_gym.training import ModelCall, Segment, trace_of
+from nemo_gym.training.token_check import check_tokens
+from nemo_gym.training.token_file import (
+    RolloutKey,
+    StoredSegment,
+    TokenWriter,
+    read_tokens,
+    segments_of,
+    token_restorer,
+    write_tokens,
+)
 from nemo_gym.viewer.display import token_view
 from nemo_gym.viewer.files import Files
 from tests.polling import PATIENCE_S
@@ -71,65 +83,142 @@ def test_segments_are_read_as_they_were_written(tmp_path: Path, suffix: str, bre
     ]
 
 
+@pytest.mark.parametrize("runs", [[(None, 1), (4, 2)], [(4, 1), (None, 2)], [(4, 1), (None, 1), ("4", 1)], [(4, 3)]])
+def test_versions_are_read_as_they_were_written_also_unknown_ones(tmp_path: Path, runs: list[Any]) -> None:
+    call = ModelCall([1], [2, 3, 4], [-0.5] * 3, runs[-1][0], 0, runs if len(runs) > 1 else ())
+    row = StoredSegment(RolloutKey(0, 0, None), "policy", 0, Segment([call]), 1.0)
+    write_tokens(tmp_path / "tokens.arrow", [row])
+    (read,) = read_tokens(tmp_path / "tokens.arrow")
+    assert [*read.segment.calls[0].version_runs] == (runs if len(runs) > 1 else [])
+    assert read.segment.flatten() == row.segment.flatten()
+
+
 def test_lines_have_text_and_the_file_has_the_tokens(tmp_path: Path) -> None:
-    writer = TokenWriter(tmp_path / "tokens.arrow")
+    writer = TokenWriter(tmp_path / "tokens.arrow", tmp_path / "rollouts.jsonl")
     lines = writer.split([scored(number, breaks=number % 2 == 0) for number in range(10)])
     writer.close()
     assert not any(b"token_ids" in line or b"log_probs" in line or b"policy_version" in line for line in lines)
-    tokens = TokenFile(tmp_path / "tokens.arrow")
+    restore = token_restorer(tmp_path / "rollouts.jsonl")
     for number, line in enumerate(lines):
-        restored = tokens.restored(read_record(line))
+        restored = restore(read_record(line))
         assert restored["response"] == record(number, breaks=number % 2 == 0)["response"]
 
 
 def test_a_file_that_a_kill_cut_anywhere_keeps_its_complete_batches(tmp_path: Path) -> None:
     path, ends = tmp_path / "tokens.arrow", [0]
     for number in range(4):
-        writer = TokenWriter(path)
+        writer = TokenWriter(path, tmp_path / "rollouts.jsonl")
         writer.split([scored(number)])
         writer.close()
         ends.append(path.stat().st_size)
     whole = path.read_bytes()
     for cut in sorted({*range(1, len(whole), 97), *ends[1:], *(end - 1 for end in ends[1:])}):
         path.write_bytes(whole[:cut])
-        writer = TokenWriter(path)
+        writer = TokenWriter(path, tmp_path / "rollouts.jsonl")
         writer.split([scored(9)])
         writer.close()
         complete = sum(end <= cut for end in ends[1:])
         assert [row.key.task_index for row in read_tokens(path)] == [*range(complete), 9], cut
 
 
-def test_of_a_rollout_that_was_made_again_the_later_tokens_count(tmp_path: Path) -> None:
-    writer = TokenWriter(tmp_path / "tokens.arrow")
-    writer.split([scored(1, breaks=True)])
-    writer.split([outcome(1, encode_stored(record(2)))])
-    writer.close()
-    bare = {**record(2), "_task_index": 1, "_repeat_index": 0, "_row_hash": "0" * 16}
-    assert TokenFile(tmp_path / "tokens.arrow").restored(bare)["response"] == record(2)["response"]
+def test_a_record_gets_its_own_tokens_and_no_others(tmp_path: Path) -> None:
+    """Two runs wrote to one file, a rollout was made twice, and one attempt had no tokens."""
+    output, path = tmp_path / "rollouts.jsonl", tmp_path / "tokens.arrow"
+    lines = []
+    for number in (2, 3, 4):
+        with contextlib.closing(TokenWriter(path, output)) as writer:
+            lines += writer.split([outcome(1, encode_stored(record(number, breaks=number == 3))), scored(7)])
+    bare: dict[str, Any] = {"reward": 1.0, "response": response_of(message("Hi."))}
+    with contextlib.closing(TokenWriter(path, output)) as writer:
+        (without,) = writer.split([outcome(1, encode(bare))])
+    restore = token_restorer(output)
+    for number, line in zip((2, 3, 4), lines[::2], strict=True):
+        assert restore(read_record(line))["response"] == record(number, breaks=number == 3)["response"]
+    assert restore(read_record(without))["response"] == bare["response"]
+
+
+def remove_file(path: Path) -> None:
+    path.unlink()
+
+
+def change_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+
+
+def write_other_run(path: Path) -> None:
+    path.unlink()
+    with contextlib.closing(TokenWriter(path, path)) as writer:
+        writer.split([scored(2)])
+
+
+@pytest.mark.parametrize("spoil", [remove_file, change_byte, write_other_run])
+def test_a_record_whose_tokens_are_lost_is_no_sample(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    output, path = tmp_path / "rollouts.jsonl", tmp_path / "tokens.arrow"
+    with contextlib.closing(TokenWriter(path, output)) as writer:
+        output.write_bytes(b"".join(writer.split([scored(1)])))
+    assert check_tokens([output.read_bytes()], restored=token_restorer(output)).faults == []
+    spoil(path)
+    (fault,) = check_tokens([output.read_bytes()], restored=token_restorer(output)).faults
+    assert "tokens.arrow" in fault
+    with pytest.raises(ConfigError, match=r"tokens\.arrow"):
+        export_rollouts(
+            ExportConfig(rollouts_jsonl_fpath=str(output), output_jsonl_fpath=str(tmp_path / "made"), format="verl")
+        )
+
+
+def test_a_file_that_vanishes_while_it_is_written_ends_the_run(tmp_path: Path) -> None:
+    with contextlib.closing(TokenWriter(tmp_path / "tokens.arrow", tmp_path / "rollouts.jsonl")) as writer:
+        writer.split([scored(1)])
+        (tmp_path / "tokens.arrow").unlink()
+        with pytest.raises(StorageError, match="moved or deleted"):
+            writer.split([scored(2)])
 
 
 def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
-    writer = TokenWriter(tmp_path / "tokens.arrow")
+    writer = TokenWriter(tmp_path / "tokens.arrow", tmp_path / "rollouts.jsonl")
     with pytest.raises(ConfigError, match="Another process"):
-        TokenWriter(tmp_path / "tokens.arrow")
+        TokenWriter(tmp_path / "tokens.arrow", tmp_path / "rollouts.jsonl")
     writer.close()
 
 
-def test_a_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"x" * 10_000, b'{"a": 1}\n'])
+def test_a_file_of_another_kind_is_not_overwritten(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokens.arrow"
-    path.write_bytes(b"x" * 10_000)
+    path.write_bytes(content)
     with pytest.raises(ConfigError, match="not an Arrow stream"):
-        TokenWriter(path)
-    assert path.read_bytes() == b"x" * 10_000
+        TokenWriter(path, tmp_path / "rollouts.jsonl")
+    assert path.read_bytes() == content
 
 
 def test_tokens_that_are_not_valid_stay_in_the_line(tmp_path: Path) -> None:
     bad = record(1)
     bad["response"]["output"][0]["generation_log_probs"] = [1.0] * 9
-    writer = TokenWriter(tmp_path / "tokens.arrow")
+    writer = TokenWriter(tmp_path / "tokens.arrow", tmp_path / "rollouts.jsonl")
     (line,) = writer.split([outcome(1, encode(bad))])
     writer.close()
     assert b"generation_token_ids" in line
+
+
+@pytest.mark.parametrize("name", ["verl", "skyrl", "arrow"])
+def test_an_export_has_what_samples_carry_and_no_masked_rollout(tmp_path: Path, name: str) -> None:
+    records = [with_key(0, reward_components={"right": 0.5}, step_rewards=[0.25] * 4), with_key(1)]
+    rollouts, made = tmp_path / "rollouts.jsonl", tmp_path / f"made.{name}"
+    rollouts.write_bytes(b"".join(encode_stored(each) + b"\n" for each in [*records, with_key(2, mask_sample=True)]))
+    options: dict[str, Any] = {"rollouts_jsonl_fpath": str(rollouts), "output_jsonl_fpath": str(made), "format": name}
+    report = export_rollouts(ExportConfig(**options))
+    assert (report.used, report.examples, report.dropped) == (2, 2, {"masked by its environment (mask_sample)": 1})
+    if name == "arrow":
+        assert [row.key.task_index for row in read_tokens(made)] == [0, 1]
+        return
+    first, second = (orjson.loads(line)["sample"] for line in made.read_bytes().splitlines())
+    if name == "verl":
+        assert first["extra_fields"]["reward_extra_info"] == {"right": 0.5}
+    else:
+        spoke = sum(bool(item.get("generation_token_ids")) for item in records[0]["response"]["output"])
+        assert (sum(first["rewards"]), sum(second["rewards"])) == (0.25 * spoke, 0.5)
+        assert first["trajectory_ids"] == {"instance_id": "0", "repetition_id": 0}
 
 
 async def test_a_collection_writes_tokens_to_a_file_of_their_own(tmp_path: Path) -> None:
