@@ -25,7 +25,7 @@ from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.stored_tokens import read_record
 from nemo_gym.participants import ENVIRONMENT, HARNESS, POLICY, USER, policy_records
 from nemo_gym.rollouts.store import StoredLine, StoredRolloutsError, export_path, read_rollouts
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, is_masked, task_index_of
 from nemo_gym.training.samples import VIEWS, TrainingSample, group_advantages, reward_of, samples_of
 from nemo_gym.training.token_file import StoredSegment, segments_of, token_restorer, write_tokens
 from nemo_gym.training.token_traces import TokenTraceError
@@ -209,7 +209,7 @@ def _advantages(rollouts: Path) -> Advantages:
         offset, record = stored.offset, stored.record
         index = task_index_of(record)
         task = prompt_digest(record) if index is None else index
-        for policy, part in _policies(record).items():
+        for policy, part in _policies(record).items() if not is_masked(record) else ():
             try:
                 reward = reward_of(part)
             except RolloutError:
@@ -301,6 +301,8 @@ class Conversation:
             rollout = StoredRollout.model_validate(record)
         except ValidationError as error:
             raise DroppedError("no scored rollout") from error
+        if is_masked(record):
+            raise DroppedError("masked by the environment")
         try:
             prompt = chat_messages(_asked(_request(record)), reasoning=config.reasoning)
             answer = chat_messages(_until_last_policy_item(record["response"]["output"]), reasoning=config.reasoning)
