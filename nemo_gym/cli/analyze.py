@@ -19,6 +19,7 @@ from nemo_gym.analysis.profile import (
     profile_rollouts,
 )
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
+from nemo_gym.analysis.rollout_health import HealthReport, check_files, write_health
 from nemo_gym.analysis.verifier_check import CheckVerifierConfig, VerifierReport, environments_to_check, try_verifier
 from nemo_gym.cli.command import FAILED, command, config_command, print_result
 from nemo_gym.common import event_loop
@@ -26,7 +27,6 @@ from nemo_gym.common.atomic_files import concatenate, write_json
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import one_line
 from nemo_gym.common.words import count_of, shorten
-from nemo_gym.compat.rollout_health import HealthReport, check_files, write_health
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.dataset import agents_of, check_rows_name_agents

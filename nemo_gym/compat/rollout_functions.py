@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nemo_gym.analysis.observations import AgentObservationBundle, TrajectoryRecord
 from nemo_gym.common.statistics import quantile
 from nemo_gym.compat.episodes import TASK_ID_FIELDS
-from nemo_gym.compat.observations import AgentObservationBundle, TrajectoryRecord
 from nemo_gym.config.keys import (
     ALIASES_KEY_NAME,
     NG_FAILURE_CLASS_KEY,

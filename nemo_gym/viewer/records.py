@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from nemo_gym.analysis.rollout_health import health_of, is_made_by_model
 from nemo_gym.common.words import json_type
-from nemo_gym.compat.rollout_health import health_of, is_made_by_model
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import CAUSES
 from nemo_gym.llm_api.base import REQUIRED_TOKEN_METADATA_FIELDS

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 from pydantic import ValidationError
 
-from nemo_gym.compat.observations import ModelCallRef, TrajectoryModelCall, TrajectoryRecord
+from nemo_gym.analysis.observations import ModelCallRef, TrajectoryModelCall, TrajectoryRecord
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym.analysis.rollout_health import CHECKS, run_health_checks
 from nemo_gym.cli.analyze import check_rollouts
-from nemo_gym.compat.rollout_health import CHECKS, run_health_checks
 from nemo_gym.testing import calls, example_row, message, response_of, tool_output
 from nemo_gym.viewer.records import describe_line
 from tests.jsonl import write_lines
