@@ -80,7 +80,8 @@ def _turns(items: Iterable[JsonObject]) -> Iterator[list[JsonObject]]:
     """Yield what the model made at once, and other items one by one."""
     made: list[JsonObject] = []
     for item in items:
-        if item.get("type") == "function_call_output" or item.get("role", "assistant") != "assistant":
+        is_made = isinstance(item, dict) and item.get("type") != "function_call_output"
+        if not is_made or item.get("role", "assistant") != "assistant":
             if made:
                 yield made
             yield [item]

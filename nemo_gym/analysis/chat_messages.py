@@ -18,6 +18,8 @@ def chat_messages(items: Iterable[JsonObject], *, reasoning: Reasoning) -> list[
     """Convert items to chat messages. All that the model produced in one turn becomes one message."""
     messages: list[JsonObject] = []
     for item in items:
+        if not isinstance(item, dict):
+            raise NotChatError(f"an item that is no object but {item!r:.40}")
         kind = item.get("type", "message")
         if kind == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])})
