@@ -216,6 +216,14 @@ def _other_models(config: Path, output: Path) -> Path:
     return path
 
 
+def _unset_endpoints(config: Path, url: str) -> Iterator[str]:
+    """Yield values for the endpoints that a config leaves to its user, such as those of judges."""
+    values = {"_base_url": url, "_api_key": "dummy", "_model_name": "m"}
+    names = set(re.findall(r"\$\{(\w+(?:_base_url|_api_key|_model_name))\}", config.read_text()))
+    for name in sorted(names - {"policy_base_url", "policy_api_key", "policy_model_name"}):
+        yield f"{name}={next(value for ending, value in values.items() if name.endswith(ending))}"
+
+
 def _models_named_in(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if value.get("type") == "responses_api_models" and isinstance(value.get("name"), str):
@@ -230,9 +238,10 @@ def _models_named_in(value: Any) -> Iterator[str]:
 async def _collect(example: Example, python: Path, output: Path, environment: Mapping[str, str]) -> str:
     configs = (example.config, MODEL, _other_models(example.config, output))
     endpoint = (f"policy_base_url={environment['STUB']}", "policy_api_key=dummy", "policy_model_name=m")
+    endpoint += tuple(_unset_endpoints(example.config, environment["STUB"]))
     command = (
         *(str(python), "-m", "nemo_gym", "collect_rollouts", f"+config_paths=[{','.join(map(str, configs))}]"),
-        *(f"+{each}" for each in endpoint),
+        *(f"++{each}" for each in endpoint),
         *(f"+agent_name={example.agent}", f"+input_jsonl_fpath={example.dataset}", f"+output_jsonl_fpath={output}"),
         *("+max_attempts=1", "+num_samples_in_parallel=2", f"+rollout_timeout_s={ROLLOUT_TIMEOUT_S}"),
         *(f"+uv_venv_dir={output.parent / 'venvs'}", "+resume=restart"),
