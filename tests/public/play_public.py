@@ -237,8 +237,8 @@ def _models_named_in(value: Any) -> Iterator[str]:
 
 async def _collect(example: Example, python: Path, output: Path, environment: Mapping[str, str]) -> str:
     configs = (example.config, MODEL, _other_models(example.config, output))
-    endpoint = (f"policy_base_url={environment['STUB']}", "policy_api_key=dummy", "policy_model_name=m")
-    endpoint += tuple(_unset_endpoints(example.config, environment["STUB"]))
+    policy = (f"policy_base_url={environment['STUB']}", "policy_api_key=dummy", "policy_model_name=m")
+    endpoint = (*policy, *_unset_endpoints(example.config, environment["STUB"]))
     command = (
         *(str(python), "-m", "nemo_gym", "collect_rollouts", f"+config_paths=[{','.join(map(str, configs))}]"),
         *(f"++{each}" for each in endpoint),
