@@ -1,3 +1,3 @@
 """Health of rollouts, under the path of the public NeMo Gym."""
 
-from nemo_gym.compat.rollout_health import run_health_checks as run_health_checks
+from nemo_gym.analysis.rollout_health import run_health_checks as run_health_checks

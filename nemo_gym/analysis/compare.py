@@ -17,7 +17,7 @@ from nemo_gym.common.statistics import PASS_THRESHOLD, PairedDifference
 from nemo_gym.common.words import shorten
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.rollouts.store import StoredRolloutsError, failures_path, read_records, read_rollouts
-from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, task_index_of
+from nemo_gym.rollouts.types import ROW_HASH_KEY_NAME, is_masked, task_index_of
 
 Key = str | int | bytes
 
@@ -161,7 +161,7 @@ def read_tasks(path: Path) -> dict[Key, Task]:
     tasks: dict[Key, Task] = {}
     for stored in read_rollouts(path):
         record, reward = stored.record, stored.record.get("reward")
-        if isinstance(reward, int | float):
+        if isinstance(reward, int | float) and not is_masked(record):
             key = record.get(ROW_HASH_KEY_NAME) or prompt_digest(record) or task_index_of(record)
             task = tasks.setdefault(key, Task(task_index_of(record), prompt_of(record)))
             task.rewards.append(float(reward))

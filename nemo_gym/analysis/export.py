@@ -6,7 +6,7 @@ Every rollout is used, or dropped for one reason that is counted."""
 import math
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Self, TypeVar
@@ -14,6 +14,8 @@ from typing import IO, Any, Literal, NamedTuple, Self, TypeVar
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
+from nemo_gym.analysis.atif import trajectory_of
+from nemo_gym.analysis.chat_messages import NotChatError, Reasoning, chat_messages, chat_tools
 from nemo_gym.analysis.dataset_rows import StoredRollout, prompt_digest
 from nemo_gym.common.atomic_files import atomic_write, check_writable, write_json
 from nemo_gym.common.paths import find
@@ -25,7 +27,7 @@ from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.stored_tokens import read_record
 from nemo_gym.participants import ENVIRONMENT, HARNESS, POLICY, USER, policy_records
 from nemo_gym.rollouts.store import StoredLine, StoredRolloutsError, export_path, read_rollouts
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, is_masked, task_index_of
 from nemo_gym.training.samples import VIEWS, TrainingSample, group_advantages, reward_of, samples_of
 from nemo_gym.training.token_file import StoredSegment, segments_of, token_restorer, write_tokens
 from nemo_gym.training.token_traces import TokenTraceError
@@ -33,90 +35,6 @@ from nemo_gym.training.token_traces import TokenTraceError
 T = TypeVar("T")
 Advantages = dict[tuple[int, str], float]
 """Samples by the offset of their record and their policy."""
-Reasoning = Literal["field", "think", "drop"]
-"""Put a model's thoughts into `reasoning_content`, into the text between <think> tags, or nowhere."""
-
-
-class NotChatError(GymError):
-    """An item that cannot be expressed as a chat message."""
-
-
-def chat_messages(items: Iterable[JsonObject], *, reasoning: Reasoning) -> list[JsonObject]:
-    """Convert items to chat messages. All that the model produced in one turn becomes one message."""
-    messages: list[JsonObject] = []
-    for item in items:
-        kind = item.get("type", "message")
-        if kind == "function_call_output":
-            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])})
-        elif kind == "message" and item["role"] != "assistant":
-            messages.append({"role": item["role"], "content": _content(item["content"])})
-        else:
-            if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant", "content": None})
-            _add_item(messages[-1], kind, item, reasoning)
-    return messages
-
-
-def chat_tools(tools: Iterable[JsonObject]) -> list[JsonObject]:
-    """Convert function tools to the form of a chat request."""
-    return [
-        {
-            "type": "function",
-            "function": {key: value for key, value in tool.items() if key != "type" and value is not None},
-        }
-        for tool in tools
-        if tool["type"] == "function"
-    ]
-
-
-def _add_item(message: JsonObject, kind: str, item: JsonObject, reasoning: Reasoning) -> None:
-    """Add an item of the model to its message."""
-    if kind == "function_call":
-        function = {"name": item["name"], "arguments": item["arguments"]}
-        call = {"id": item["call_id"], "type": "function", "function": function}
-        message.setdefault("tool_calls", []).append(call)
-    elif kind == "reasoning":
-        thought = _thought(item)
-        if thought and reasoning == "field":
-            message["reasoning_content"] = message.get("reasoning_content", "") + thought
-        elif thought and reasoning == "think":
-            message["content"] = f"{message['content'] or ''}<think>{thought}</think>"
-    elif kind == "message":
-        content = item["content"]
-        parts = content if isinstance(content, list) else [{"type": "output_text", "text": content}]
-        refusals = [part["refusal"] for part in parts if part["type"] == "refusal"]
-        text = _content([part for part in parts if part["type"] != "refusal"])
-        if not isinstance(text, str):
-            raise NotChatError("an image from the model")
-        message["content"] = (message["content"] or "") + text
-        if refusals:
-            message["refusal"] = message.get("refusal", "") + "".join(refusals)
-    else:
-        raise NotChatError(f"an item of type {kind}")
-
-
-def _thought(item: JsonObject) -> str:
-    """Return the full reasoning if the record has it, else its summary."""
-    whole = "".join(part.get("text", "") for part in item.get("content") or ())
-    return whole or "".join(part["text"] for part in item["summary"])
-
-
-def _content(content: str | list[JsonObject]) -> str | list[JsonObject]:
-    """Return plain text if all parts are text, else the converted parts."""
-    if isinstance(content, str):
-        return content
-    parts = [_part(part) for part in content]
-    if all(part["type"] == "text" for part in parts):
-        return "".join(part["text"] for part in parts)
-    return parts
-
-
-def _part(part: JsonObject) -> JsonObject:
-    if part["type"] in ("input_text", "output_text"):
-        return {"type": "text", "text": part["text"]}
-    if part["type"] == "input_image" and part.get("image_url"):
-        return {"type": "image_url", "image_url": {"url": part["image_url"]}}
-    raise NotChatError(f"a content part of type {part['type']}")
 
 
 @dataclass(slots=True)
@@ -156,6 +74,23 @@ def token_segments(rollouts: Path, report: ExportReport) -> Iterator[StoredSegme
     for _, segments in _rollouts_with_tokens(rollouts, report, _segments):
         report.examples += len(segments)
         yield from segments
+
+
+def trajectories(rollouts: Path, report: ExportReport) -> Iterator[JsonObject]:
+    """The trajectories of scored rollouts."""
+    restored = token_restorer(rollouts)
+    for stored in read_rollouts(rollouts):
+        report.read += 1
+        try:
+            StoredRollout.model_validate(stored.record)
+            trajectory = trajectory_of(restored(stored.record))
+        except ValidationError:
+            report.dropped["no scored rollout"] += 1
+        except NotChatError as error:
+            report.dropped[f"not expressible in ATIF: {error}"] += 1
+        else:
+            report.used += 1
+            yield trajectory
 
 
 def _rollouts_with_tokens(
@@ -210,7 +145,7 @@ def _advantages(rollouts: Path) -> Advantages:
         offset, record = stored.offset, stored.record
         index = task_index_of(record)
         task = prompt_digest(record) if index is None else index
-        for policy, part in _policies(record).items():
+        for policy, part in _policies(record).items() if not is_masked(record) else ():
             try:
                 reward = reward_of(part)
             except RolloutError:
@@ -242,12 +177,14 @@ class ExportConfig(CommandConfig):
     """Output file for the training data."""
 
     format: Literal[
-        "sft", "dpo", "nemo_rl", "verl", "skyrl", "slime", "trl", "tinker", "prime_rl", "areal", "arrow", "parquet"
-    ] = "sft"
+        "sft", "dpo", "nemo_rl", "verl", "skyrl", "slime", "trl", "tinker", "prime_rl", "areal", "arrow", "parquet",
+        "atif",
+    ] = "sft"  # fmt: skip
     """sft: `messages` and `tools`. dpo: `prompt`, `chosen`, `rejected` and `tools`, the best and worst of a task.
-    arrow, parquet: one row with the tokens of each segment, as `+tokens_output` writes them, and the advantage. The
-    others: a `sample` with token ids, loss mask and log-probs as that trainer takes it, and the `advantage` in the
-    group of its task; one line for each segment of every scored rollout."""
+    arrow, parquet: one row with the tokens of each segment, as `+tokens_output` writes them, and the advantage.
+    atif: each scored rollout as a trajectory of the Agent Trajectory Interchange Format. The others: a `sample` with
+    token ids, loss mask and log-probs as that trainer takes it, and the `advantage` in the group of its task; one line
+    for each segment of every scored rollout."""
 
     select: Literal["best", "all"] = "best"
     """For SFT: the best rollout of each task, or all of them."""
@@ -302,6 +239,8 @@ class Conversation:
             rollout = StoredRollout.model_validate(record)
         except ValidationError as error:
             raise DroppedError("no scored rollout") from error
+        if is_masked(record):
+            raise DroppedError("masked by the environment")
         try:
             prompt = chat_messages(_asked(_request(record)), reasoning=config.reasoning)
             answer = chat_messages(_until_last_policy_item(record["response"]["output"]), reasoning=config.reasoning)
@@ -405,6 +344,9 @@ def _nothing_to_export(rollouts: Path, report: ExportReport) -> StoredRolloutsEr
 def _examples(rollouts: Path, config: ExportConfig, report: ExportReport) -> Iterator[JsonObject]:
     if config.format in VIEWS:
         yield from token_samples(rollouts, config.format, report)
+        return
+    if config.format == "atif":
+        yield from trajectories(rollouts, report)
         return
     usable, is_sft = _usable(rollouts, config, report), config.format == "sft"
     if is_sft and config.select == "all":

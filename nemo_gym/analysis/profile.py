@@ -29,7 +29,7 @@ from nemo_gym.rollouts.store import (
     read_rollouts,
     sibling_path,
 )
-from nemo_gym.rollouts.types import agent_of, results_of, rollout_key
+from nemo_gym.rollouts.types import agent_of, is_masked, results_of, rollout_key
 from nemo_gym.server.aggregate_metrics import compute_aggregate_metrics
 
 WIDTH, HEIGHT = 420, 250
@@ -204,7 +204,8 @@ def plots_of(path: Path, *, pass_threshold: float, label: str) -> list[Panel]:
     for stored in read_rollouts(path, warn=False):
         if isinstance(stored.record.get("reward"), int | float):
             metrics.add(stored.record)
-            plots.add(stored.record)
+            if not is_masked(stored.record):
+                plots.add(stored.record)
     return plots.panels(stages_of(path), label=label)
 
 
@@ -342,8 +343,10 @@ def profile_rollouts(config: ProfileConfig) -> Profiled:
             if not isinstance(reward, int | float):
                 unrewarded += 1
                 continue
-            rewards.setdefault(index, []).append(reward)
             metrics.add({**stored.record, TASK_INDEX_FIELD: index})
+            if is_masked(stored.record):
+                continue
+            rewards.setdefault(index, []).append(reward)
             plotted.add(stored.record)
         if not rewards:
             raise StoredRolloutsError(

@@ -19,6 +19,7 @@ from nemo_gym.analysis.profile import (
     profile_rollouts,
 )
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
+from nemo_gym.analysis.rollout_health import HealthReport, check_files, write_health
 from nemo_gym.analysis.verifier_check import CheckVerifierConfig, VerifierReport, environments_to_check, try_verifier
 from nemo_gym.cli.command import FAILED, command, config_command, print_result
 from nemo_gym.common import event_loop
@@ -35,10 +36,12 @@ from nemo_gym.runtime.connect import connect_servers
 from nemo_gym.training.token_check import Tokenizer, TokenReport, check_token_file
 from nemo_gym.training.token_check import check_tokens as check_lines
 from nemo_gym.training.token_file import ARROW, PARQUET, token_restorer
-from nemo_gym.viewer.records import describe
+from nemo_gym.viewer.records import SCORED, describe, describe_line
 
 WIDTH = 70
 """Columns of the tables."""
+MAX_PLACES = 5
+"""How many rollouts are named of each problem."""
 MAX_SHOWN = 50
 """Maximum number of token faults that are printed."""
 
@@ -217,6 +220,68 @@ def show_tokens(report: TokenReport) -> None:
         print(f"not checked: {check}")
     if not report.turns and not report.faults:
         print("No turn has tokens. Was return_token_id_information set for the model server?", file=sys.stderr)
+
+
+class CheckRolloutsConfig(CommandConfig):
+    """Check the health of stored rollouts: failed model calls, empty turns, runaway generations, token counts that
+    differ, duplicates, tasks that never succeed.
+
+    Prints how many rollouts are healthy, unhealthy and unobserved, and where each problem is. Records that were
+    collected with `+observability_enabled=true` have what all checks need. Without, rollouts of one turn are checked
+    whole, and longer ones by their turns. The exit code is 1 if a rollout or a task is unhealthy.
+    """
+
+    rollouts_jsonl_fpath: str
+    """Rollouts of `ng_collect_rollouts` or of the public package, or their folder."""
+
+    ignored_checks: str = ""
+    """Names of checks that do not count, separated by commas."""
+
+    output_dirpath: str | None = None
+    """Write `quality_summary.json` and `rollout_verdicts.jsonl` into this folder."""
+
+
+@command(CheckRolloutsConfig)
+def check_rollouts(options: CheckRolloutsConfig) -> int:
+    """Check the health of stored rollouts."""
+    files = list(_files_of_rollouts(find(options.rollouts_jsonl_fpath, what="rollouts")))
+    if not files:
+        raise ConfigError(f"{options.rollouts_jsonl_fpath} has no file of scored rollouts.")
+    ignored = [name.strip() for name in options.ignored_checks.split(",") if name.strip()]
+    try:
+        report = check_files(files, ignored_checks=ignored)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if options.output_dirpath is not None:
+        write_health(report, Path(options.output_dirpath))
+    print_result(report.summary, "\n".join(_health_lines(report)))
+    return FAILED if report.summary["run"]["issues"] else 0
+
+
+def _files_of_rollouts(path: Path) -> Iterator[Path]:
+    """Yield a file, or the files of a folder whose first line is a scored rollout."""
+    if not path.is_dir():
+        yield path
+        return
+    for file in sorted(path.glob("*.jsonl")):
+        with file.open("rb") as lines:
+            if describe_line(next(iter(lines), b"")).outcome == SCORED:
+                yield file
+
+
+def _health_lines(report: HealthReport) -> Iterator[str]:
+    run = report.summary["run"]
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in run["verdicts"].items())
+    yield f"{count_of(len(report.rollouts), 'rollout')}: {verdicts}"
+    for check, count in run["issues"].items():
+        places = [f"{each.task}/{each.rollout}" for each in report.rollouts if check in each.checks]
+        tasks = [task for task, found in report.summary["tasks"].items() if check in found["flags"]]
+        listed = [*places, *(f"task {task}" for task in tasks)]
+        more = f" and {len(listed) - MAX_PLACES} more" if len(listed) > MAX_PLACES else ""
+        yield f"{count:>8}  {check}: {', '.join(listed[:MAX_PLACES])}{more}"
+    missing = [name for name, each in run["artifacts"]["coverage"].items() if each["unobserved"]]
+    if missing:
+        yield f"not observed in all rollouts: {', '.join(missing)}"
 
 
 _HEADS = ("environment", "rows", "gold", "FN", "FP", "p50 ms", "p99 ms", "varied", "failed")

@@ -53,6 +53,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("reverify", "Score stored rollouts again and show changed rewards.", "analyze:reverify"),
         Command("fork", "Run a stored rollout again from one of its steps.", "fork:fork_rollout"),
         Command("export", "Convert scored rollouts to training data.", "analyze:export"),
+        Command("check_rollouts", "Check stored rollouts for failed calls and empty turns.", "analyze:check_rollouts"),
         Command("check_tokens", "Check that the tokens of each turn extend those before.", "analyze:check_tokens"),
     ),
     "Environments and data": (

@@ -517,6 +517,9 @@ class CheckCompatConfig(CommandConfig):
     folder: str
     """A folder with `resources_servers/` and its siblings in it, or one server folder."""
 
+    load: bool = False
+    """Also import each server whose requirements are met here, and read its blocks as at a start. Runs its code."""
+
 
 @command(CheckCompatConfig)
 def check_compat(options: CheckCompatConfig) -> int:
@@ -527,7 +530,7 @@ def check_compat(options: CheckCompatConfig) -> int:
     os.environ[EXTRA_ROOTS_ENV_VAR] = str(_root_of(root.resolve()))
     from nemo_gym.compat.folder_check import check_folder
 
-    reports = check_folder(root)
+    reports = check_folder(root, load=options.load)
     for report in reports:
         state = "does not resolve" if report.problems else "resolves"
         print(f"{report.folder}: {state} ({report.names} names, {report.configs} configs)")

@@ -14,8 +14,8 @@ from pydantic import (
     model_validator,
 )
 
+from nemo_gym.analysis.observations import AgentObservationBundle
 from nemo_gym.base_resources_server import BaseVerifyResponse
-from nemo_gym.compat.observations import AgentObservationBundle
 from nemo_gym.config.keys import (
     AGENT_REF_KEY_NAME,
     ATTEMPT_INDEX_KEY_NAME,

@@ -56,6 +56,8 @@ class TreeCommand(NamedTuple):
     """True if configurations can be selected by the names of benchmarks, environments and servers."""
     extra: tuple[str, ...] = ()
     """Arguments that are always added."""
+    positional: str = ""
+    """The key of an argument without a flag."""
 
 
 TREE: dict[tuple[str, ...], TreeCommand] = {
@@ -83,6 +85,11 @@ TREE: dict[tuple[str, ...], TreeCommand] = {
         "reverify",
         {**_MODEL, **_STORED, "--concurrency": "num_samples_in_parallel", "--force": "", "--overwrite": ""},
         True,
+    ),
+    ("eval", "health-check"): TreeCommand(
+        "check_rollouts",
+        {"--rollouts-file": "rollouts_jsonl_fpath", "--ignore": "ignored_checks", "--output-dir": "output_dirpath"},
+        positional="rollouts_jsonl_fpath",
     ),
     ("eval", "profile"): TreeCommand("reward_profile", {flag: _STORED[flag] for flag in ("--inputs", "--rollouts")}),
     ("dataset", "collate"): TreeCommand(
@@ -193,6 +200,8 @@ def _as_keys(command: TreeCommand, arguments: list[str]) -> Iterator[str]:
             known = [*command.flags, *(_SELECT if command.selects else ())]
             hint = f" {NO_FLAGS[argument]}" if argument in NO_FLAGS else nearest(argument, known)
             raise ConfigError(f"'{argument}' is not a flag of this command.{hint}")
+        elif command.positional and "=" not in argument:
+            yield from _set(command.positional, [argument], command.positional)
         else:
             yield argument
     if configs and serves:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nemo_gym.analysis.observations import AgentObservationBundle, TrajectoryRecord
 from nemo_gym.common.statistics import quantile
 from nemo_gym.compat.episodes import TASK_ID_FIELDS
-from nemo_gym.compat.observations import AgentObservationBundle, TrajectoryRecord
 from nemo_gym.config.keys import (
     ALIASES_KEY_NAME,
     NG_FAILURE_CLASS_KEY,
@@ -19,7 +19,8 @@ from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.server.rollout_prefix import maybe_rollout_id_from_run_body
 
 TRAJECTORY_KEY, PERF_KEY = "ng_trajectory", "ng_perf"
-TIMEOUT_CLASSES = frozenset(("timeout_exceeded", "timeout"))
+REPAIRABLE_CLASSES = frozenset(("timeout_exceeded", "timeout", "reference_missing", "eval_missing"))
+"""Failures that a later run may not have: a longer limit, or files that are there by then."""
 MIN_LATENCIES = 5
 
 
@@ -27,7 +28,7 @@ def is_terminal_failure(record: Mapping[str, Any], *, retry_terminal_timeouts: b
     """True for a failure that is not to be tried again."""
     if not record.get(NG_TERMINAL_KEY):
         return False
-    return not (retry_terminal_timeouts and record.get(NG_FAILURE_CLASS_KEY) in TIMEOUT_CLASSES)
+    return not (retry_terminal_timeouts and record.get(NG_FAILURE_CLASS_KEY) in REPAIRABLE_CLASSES)
 
 
 def observed_elapsed(record: Mapping[str, Any]) -> float | None:

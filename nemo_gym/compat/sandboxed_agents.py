@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from pydantic import BaseModel
+
 from nemo_gym.client.reply import get_response_json, raise_for_status
 from nemo_gym.compat.server_functions import get_server_url
 from nemo_gym.config.keys import NEMO_GYM_MCP_METADATA_KEY
@@ -74,20 +76,31 @@ async def seed_mcp_servers(
 
 
 async def verify_agent_response(
-    client: Any, ref: Any, body: JsonObject, response: JsonObject, cookies: Any, *, force_zero_reward: bool
+    client: Any,
+    ref: Any,
+    body: BaseModel | JsonObject,
+    response: BaseModel | JsonObject,
+    cookies: Any,
+    *,
+    force_zero_reward: bool,
 ) -> JsonObject:
     """Score a response. One of an agent that failed is scored as an empty one, and must get 0."""
-    asked = {**response, "output": []} if force_zero_reward else response
+    row, answered = _as_json(body), _as_json(response)
+    asked = {**answered, "output": []} if force_zero_reward else answered
     reply = await client.post(
-        server_name=ref.name, url_path="/verify", json={**body, "response": asked}, cookies=cookies
+        server_name=ref.name, url_path="/verify", json={**row, "response": asked}, cookies=cookies
     )
     await raise_for_status(reply)
     scored: JsonObject = await get_response_json(reply)
     if force_zero_reward:
         if scored.get("reward") != 0 or scored.get("mask_sample"):
             raise ValueError(f"'{ref.name}' gives {scored.get('reward')!r} for an empty response; expected 0.")
-        scored = {**scored, "response": response, "failure_kind": AGENT_RUN_ERROR}
+        scored = {**scored, "response": answered, "failure_kind": AGENT_RUN_ERROR}
     return scored
+
+
+def _as_json(value: BaseModel | JsonObject) -> JsonObject:
+    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
 
 
 class AsyncSandboxCompose:

@@ -11,10 +11,10 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from nemo_gym.analysis.observations import AgentObservationBundle
 from nemo_gym.base_resources_server import BaseSeedSessionRequest, BaseSeedSessionResponse, SimpleResourcesServer
 from nemo_gym.base_responses_api_agent import SimpleResponsesAPIAgent
 from nemo_gym.compat.episodes import EpisodeId, Identifier, Strict, TaskId
-from nemo_gym.compat.observations import AgentObservationBundle
 from nemo_gym.compat.tool_access import ToolAccess
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.sandbox.access import SandboxAccess

@@ -24,7 +24,7 @@ PUBLIC_KEYS = frozenset(
         *("hf_organization", "hf_collection_name", "hf_collection_slug", "hf_dataset_prefix", "mlflow_tracking_uri"),
         *("agent_name", "resources_server", "resources_server_name", "name", "record", "replay", "resume"),
         *("num_workers", "worker_host", "num_repeats", "tokenizer", "log_to", "tokens_output"),
-        *("responses_create_params", "format", "select", "reasoning", "mode", "data_source"),
+        *("responses_create_params", "format", "select", "reasoning", "mode", "data_source", "ignored_checks"),
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
         *("server_host", "where", "sort", "search"),

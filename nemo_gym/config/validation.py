@@ -92,8 +92,13 @@ def _message(item: ErrorDetails, path: KeyPath) -> str:
 
 STRICT = "strict_config"
 """The global key that decides for all classes."""
-DESCRIPTIVE_KEYS = frozenset(("datasets", "description", "domain", "value", "verified", "verified_url"))
-"""Keys of a server block that describe it. No server reads them."""
+DESCRIPTIVE_KEYS = frozenset(
+    (
+        *("datasets", "description", "domain", "value", "verified", "verified_url"),
+        *("allowed_agents", "allowed_model_types"),
+    )
+)
+"""Keys of a server block that describe it, and what may be beside it. No server reads them."""
 
 
 def drop_unknown_keys(

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import orjson
 from pydantic import Field, model_validator
 
+from nemo_gym.analysis.atif import read_trajectories, record_of
 from nemo_gym.common.atomic_files import atomic_write, check_writable
 from nemo_gym.common.paths import find, nearest
 from nemo_gym.config.command_options import CommandConfig
@@ -44,7 +45,12 @@ class ImportConfig(CommandConfig):
     """Output file for the rows."""
 
     input_fpath: str | None = None
-    """The file to read: .jsonl, .json, .csv, .tsv or .parquet, the text formats also as .gz."""
+    """The file to read: .jsonl, .json, .csv, .tsv or .parquet, the text formats also as .gz. With `format` atif a
+    .json or .jsonl file, or a folder of them."""
+
+    format: Literal["rows", "atif"] = "rows"
+    """rows: a dataset becomes rows. atif: trajectories of the Agent Trajectory Interchange Format become rollouts, as
+    `ng_collect_rollouts` writes them; those that no environment has scored have no reward."""
 
     repo_id: str | None = None
     """A dataset on Hugging Face to read instead of a file."""
@@ -92,6 +98,8 @@ class ImportConfig(CommandConfig):
             raise ValueError("Give either input_fpath or repo_id")
         if self.prompt is not None and self.messages is not None:
             raise ValueError("Give either prompt or messages, not both")
+        if self.format == "atif" and self.input_fpath is None:
+            raise ValueError("Give the trajectories as input_fpath")
         return self
 
 
@@ -121,6 +129,9 @@ def import_rows(config: ImportConfig) -> ImportReport:
     output, report = Path(config.output_jsonl_fpath), ImportReport()
     sources = (find(config.input_fpath, what="file"),) if config.input_fpath else ()
     check_writable(output, overwrite=config.overwrite, sources=sources)
+    if config.format == "atif":
+        _import_trajectories(find(str(config.input_fpath), what="trajectories"), output, config.limit, report)
+        return report
     with TemporaryDirectory() as folder:
         records = read_records(sources[0]) if sources else _downloaded(config, Path(folder))
         with atomic_write(output) as file:
@@ -131,6 +142,14 @@ def import_rows(config: ImportConfig) -> ImportReport:
                 reasons = ", ".join(f"{reason} ({count})" for reason, count in report.counts.most_common(5))
                 raise ConfigError(f"None of the {report.read} records can be used. Dropped: {reasons or 'nothing'}.")
     return report
+
+
+def _import_trajectories(source: Path, output: Path, limit: int | None, report: ImportReport) -> None:
+    with atomic_write(output) as file:
+        for trajectory in islice(read_trajectories(source), limit):
+            report.read += 1
+            file.write(orjson.dumps(record_of(trajectory)) + b"\n")
+            report.rows += 1
 
 
 def _downloaded(config: ImportConfig, folder: Path) -> Iterator[JsonObject]:

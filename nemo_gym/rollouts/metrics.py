@@ -33,6 +33,7 @@ from nemo_gym.config.keys import (
     AGENT_REF_KEY_NAME,
     ENVIRONMENT_SERVER_KEY_NAME,
     ENVIRONMENT_SERVERS,
+    MASK_SAMPLE,
     ROLLOUT_INDEX_KEY_NAME,
     TASK_INDEX_KEY_NAME,
     nodes,
@@ -78,6 +79,8 @@ class RunningMetrics:
         self.failed: Counter[Cause] = Counter()
         self.judge_failures: Counter[str] = Counter()
         """Number of judge failures by kind, including those for which a reward is configured."""
+        self.masked = 0
+        """Scored rollouts with `mask_sample`, which count in no mean."""
         self._open: dict[int | None, TaskTotals] = {}
         """The tasks that are not complete. A record without an index is a task of its own."""
         self._estimates = TaskEstimates()
@@ -136,6 +139,8 @@ class RunningMetrics:
         self.cut_off += is_cut_off
         if seconds is not None:
             self._seconds.append(seconds)
+        if values.get(MASK_SAMPLE):
+            self.masked, values = self.masked + 1, {}
         if kind := values.get(JUDGE_FAILURE_FIELD):
             self.judge_failures[kind if isinstance(kind, str) else json.dumps(kind)] += 1
         if self.num_repeats != 1:
@@ -219,6 +224,7 @@ class RunningMetrics:
             "failures_by_cause": dict(sorted(self.failed.items())),
             "judge_failures": dict(sorted(self.judge_failures.items())),
             "cut_off": self.cut_off,
+            **({"masked": self.masked} if self.masked else {}),
             "tasks": estimates.tasks,
             "reward": fields.pop("reward", None),
             "pass_threshold": self.pass_threshold,
@@ -266,6 +272,8 @@ def _lines(summary: Mapping[str, Any], *, numbers: Container[str]) -> Iterator[s
     if summary["judge_failures"]:
         kinds = (f"{kind} {count}" for kind, count in summary["judge_failures"].items())
         yield f"judge replies without a verdict: {', '.join(kinds)}"
+    if summary.get("masked"):
+        yield f"{count_of(summary['masked'], 'rollout')} masked by the environment, not in the means"
     if summary["cut_off"]:
         yield f"{count_of(summary['cut_off'], 'rollout')} cut off by a limit"
     yield from _table(summary, numbers)

@@ -238,13 +238,22 @@ def results_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in record.items() if name not in own or name == "reward"}
 
 
+def is_masked(record: Mapping[str, Any]) -> bool:
+    """True for a scored record that is kept, and counts in no metric and for no trainer."""
+    return record.get(MASK_SAMPLE) is True
+
+
 def metric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values`, `tokens` and `is_cut_off` of the Outcome of a record."""
-    values = {
-        name: value
-        for name, value in results_of(record).items()
-        if name in ANSWER_FIELDS or not (name in FAILURE_FIELDS or isinstance(value, dict | list))
-    }
+    """Return `values`, `tokens` and `is_cut_off` of the Outcome of a record. A masked one has no other values."""
+    values = (
+        {MASK_SAMPLE: True}
+        if is_masked(record)
+        else {
+            name: value
+            for name, value in results_of(record).items()
+            if name in ANSWER_FIELDS or not (name in FAILURE_FIELDS or isinstance(value, dict | list))
+        }
+    )
     response = record.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
     tokens = _tokens_in(usage) if isinstance(usage, dict) else ()

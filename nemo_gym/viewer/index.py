@@ -244,7 +244,7 @@ def _unzstd(file: IO[bytes]) -> Iterator[bytes]:
 logger = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x4E475657
-VERSION = 2
+VERSION = 3
 FIRST_BATCH_ROWS = 200
 BATCH_ROWS = 4000
 BATCH_BYTES = 16_000_000

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from nemo_gym.analysis.rollout_health import health_of, is_made_by_model
 from nemo_gym.common.words import json_type
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.errors import CAUSES
@@ -30,7 +31,6 @@ _NOT_FIELDS = METADATA_FIELDS | frozenset(
 )
 """Conversations, constants, and values that are columns of the index."""
 _RESPONSE_FIELDS = ("model", "status", "incomplete_details", "usage", "metadata", "error")
-_MODEL_ITEMS = frozenset(("reasoning", "function_call"))
 
 Record = dict[str, Any]
 
@@ -115,8 +115,17 @@ def describe(record: Record) -> Described:
         attempt=_integer(record.get("_attempts", record.get("attempt"))),
         prompt=_preview(_last_text(messages)),
         answer=_preview(_text(record.get("message")) if "cause" in record else final_text(output)),
-        fields=dict(_limited_fields(record)),
+        fields={**dict(_limited_fields(record)), **_health_fields(record)},
     )
+
+
+def _health_fields(record: Record) -> dict[str, str]:
+    """Return the verdict of the health checks on a rollout, and what they found."""
+    if not isinstance(record.get("response"), dict) or "cause" in record:
+        return {}
+    health = health_of(record)
+    found: dict[str, str] = {"health": health.verdict}
+    return {**found, "health.findings": ", ".join(health.checks)} if health.findings else found
 
 
 def failed_row(record: Record) -> Record | None:
@@ -165,7 +174,7 @@ def final_text(output: list[Record]) -> str:
 
 def model_turns(output: list[Record]) -> int | None:
     """Count the model calls. Items of one call follow each other."""
-    by_model = [item.get("type") in _MODEL_ITEMS or item.get("role") == "assistant" for item in output]
+    by_model = [is_made_by_model(item) for item in output]
     starts = (now and not before for before, now in zip([False, *by_model], by_model, strict=False))
     return sum(starts) if output else None
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from nemo_gym.analysis.export import NotChatError, Reasoning, chat_messages, chat_tools
+from nemo_gym.analysis.chat_messages import NotChatError, Reasoning, chat_messages, chat_tools
 from nemo_gym.llm_api.chat import NeMoGymChatCompletionMessageParam, NeMoGymChatCompletionToolParam
 from nemo_gym.llm_api.responses import NeMoGymResponseInputItem
 from nemo_gym.testing import calls, message, tool_output

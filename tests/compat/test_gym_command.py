@@ -62,6 +62,7 @@ def test_a_value_arrives_as_it_is_written_whatever_characters_it_has(key: str) -
         ("dataset download --repo-id a/b", ("download_dataset_from_hf", ["++repo_id=a/b"])),
         ("eval profile --inputs a --rollouts b", ("reward_profile", [
             "++input_jsonl_fpath=a", "++rollouts_jsonl_fpath=b"])),
+        ("eval health-check runs/1 --json", ("check_rollouts", ["++rollouts_jsonl_fpath=runs/1", "--json"])),
         ("env validate --resources-server shop", ("check_compat", ["+folder=resources_servers/shop"])),
         ("eval aggregate -i a_*.jsonl -o b", ("aggregate_rollouts", [
             "++rollouts_jsonl_fpath='a_*.jsonl'", "++output_jsonl_fpath=b"])),

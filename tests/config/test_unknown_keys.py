@@ -80,7 +80,7 @@ def test_strict_config_decides_for_all(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_descriptions_are_no_mistake(caplog: pytest.LogCaptureFixture) -> None:
-    described = {**BASE, "description": "d", "value": "v", "verified": True, "datasets": []}
+    described = {**BASE, "description": "d", "value": "v", "datasets": [], "allowed_agents": ["a"]}
     assert drop_unknown_keys(OurConfig, described, path=PATH) == BASE
     assert not caplog.text
 

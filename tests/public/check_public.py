@@ -1,10 +1,11 @@
 """Run the folders of the public package on ours and print a table: `make check-public`.
 
 Its wheel is fetched into a temporary folder, its core is deleted unread, and what is left is resolved by
-`ng_check_compat` and tested by the folders' own tests. Nothing is left behind."""
+`ng_check_compat`, tested by the folders' own tests, and plays its example rows. Nothing is left behind."""
 
 import argparse
 import ast
+import asyncio
 import json
 import os
 import re
@@ -18,6 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.public.play_public import Played, examples, play
+
 PUBLIC = "nemo-gym==0.7.0"
 CLONE = Path(__file__).resolve().parents[2]
 KINDS = ("resources_servers", "responses_api_agents", "responses_api_models", "environments", "benchmarks")
@@ -28,6 +31,7 @@ NOT_FROM_HERE = (
     (
         "a download",
         r"ConnectError|Name or service not known|Temporary failure in name|MaxRetryError|getaddrinfo|"
+        r"NameResolutionError|Max retries exceeded|"
         r"LocalEntryNotFoundError|OfflineMode|git.?clone|URLError|Cannot connect|ProxyError|ConnectionRefused|"
         r"couldn't connect|offline|Resource \S+ not found|nltk|HTTPError|SSLError|NetworkError|DownloadError",
     ),
@@ -60,15 +64,26 @@ def main() -> int:
         place = Path(temporary)
         root = (options.wheel and options.wheel.absolute()) or _fetch(place)
         python = (options.python and options.python.absolute()) or _virtualenv(place, root)
-        reports = [] if options.tests_only else _resolve(root, python)
-        folders = [] if options.resolve_only else list(_tested_folders(root, options.only))
+        steps = {options.step} if options.step else {"resolve", "test", "play"}
+        reports = _resolve(root, python) if "resolve" in steps else []
+        folders = list(_tested_folders(root, options.only)) if "test" in steps else []
         results = _run_tests(folders, root, python, options.jobs) if folders else []
+        played = asyncio.run(_play(root, python, place, options.only)) if "play" in steps else []
     if options.json:
-        options.json.write_text(
-            json.dumps({"resolve": reports, "tests": [asdict(each) for each in results]}, indent=1)
-        )
+        found = {"resolve": reports, "tests": list(map(asdict, results)), "played": list(map(asdict, played))}
+        options.json.write_text(json.dumps(found, indent=1))
     _print_table(reports, results)
+    _print_played(played)
     return 0
+
+
+async def _play(root: Path, python: Path, place: Path, only: str) -> list[Played]:
+    """Play the example rows of each folder."""
+    path = os.pathsep.join((str(CLONE / ".tools" / "bin"), os.environ["PATH"]))
+    environment = {**_environment(root), "PATH": path, "TMPDIR": str(place)}
+    outputs = ((each, place / "played" / f"{number}.jsonl") for number, each in enumerate(examples(root, only)))
+    (place / "played").mkdir()
+    return [await play(each, root, python, output, environment) for each, output in outputs]
 
 
 def _options() -> argparse.Namespace:
@@ -78,8 +93,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="a regular expression for `<kind>/<folder>`")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write all results to this file")
-    parser.add_argument("--tests-only", action="store_true")
-    parser.add_argument("--resolve-only", action="store_true")
+    parser.add_argument("--step", choices=("resolve", "test", "play"), help="make only this step")
     return parser.parse_args()
 
 
@@ -235,6 +249,22 @@ def _print_table(reports: list[dict[str, object]], results: list[FolderResult]) 
         needs.update(result.unmet)
     for need, times in needs.most_common():
         print(f"not run: {times} tests need {need}")
+
+
+def _print_played(results: list[Played]) -> None:
+    if results:
+        rows, scored = sum(each.rows for each in results), sum(each.scored for each in results)
+        equal, different = sum(each.equal for each in results), sum(len(each.different) for each in results)
+        whole = sum(each.scored == each.rows for each in results)
+        print(f"played: {scored} of {rows} rows scored, {whole} of {len(results)} files whole")
+        print(f"rewards: {equal} as stored, {different} other")
+    for each in results:
+        why = each.error or ", ".join(each.failures)
+        judged = f" ({each.unknown_requests} requests that no stored rollout has)" if each.unknown_requests else ""
+        if why:
+            print(f"not played: {each.example}: {each.rows - each.scored} rows: {why}")
+        for difference in each.different:
+            print(f"other reward: {each.example}: {difference}{judged}")
 
 
 def _share(good: int, total: int) -> str:

@@ -41,6 +41,18 @@ def test_a_field_is_averaged_over_the_records_that_have_it() -> None:
     assert (summary["fields"]["right"]["standard_error"], summary["fields"]["right"]["interval_95"]) == (None, None)
 
 
+def test_masked_rollouts_count_in_no_mean() -> None:
+    records = [record(0, 1.0), record(0, 0.0, mask_sample=True), record(1, 0.5, mask_sample=False)]
+    metrics = RunningMetrics(num_repeats=None)
+    for each in records:
+        metrics.add(each)
+    summary = metrics.summary()
+    assert (summary["scored"], summary["masked"], summary["reward"]["mean"]) == (3, 1, 0.75)
+    assert "mask_sample" not in summary["fields"]
+    assert "1 rollout masked" in metrics.table()
+    assert metrics.mean_reward() == 0.75
+
+
 def test_what_is_no_number_is_no_metric() -> None:
     odd = {
         "text": "7",

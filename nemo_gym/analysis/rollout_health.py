@@ -1,19 +1,22 @@
 """Health checks of rollouts: what their records and trajectories say went wrong, without a threshold.
 
-A record is unhealthy if a check finds something, else unobserved if one could not be evaluated, else healthy."""
+A record is unhealthy if a check finds something, else unobserved if one could not be evaluated, else healthy. A record
+without a trajectory is checked by the turns in its response, and by its model calls if they are known."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import orjson
 from pydantic import ValidationError
 
-from nemo_gym.compat.observations import ModelCallRef, TrajectoryModelCall, TrajectoryRecord
+from nemo_gym.analysis.observations import ModelCallRef, TrajectoryModelCall, TrajectoryRecord
 from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, task_index_of
 
 Verdict = Literal["healthy", "unhealthy", "unobserved"]
 Result = bool | None
@@ -25,6 +28,9 @@ CAPTURE_GAPS = frozenset(("model_call_reference_unavailable", "trajectory_captur
 CUT_OFF = frozenset(("length", "max_tokens", "max_output_tokens"))
 BAD_STATUSES = frozenset(("failed", "error", "cancelled"))
 MIN_REPEATS = 2
+_MODEL_ITEMS = frozenset(("reasoning", "function_call"))
+_IDS = {"task_id": "0", "rollout_id": "0"}
+"""Of a trajectory that a record does not have."""
 VERDICTS_FILE, SUMMARY_FILE = "rollout_verdicts.jsonl", "quality_summary.json"
 
 
@@ -48,6 +54,11 @@ class RolloutHealth:
     policy_calls_observed: bool = False
     """True if every turn names a model call that was captured."""
     has_successful_call: Result = None
+
+    @property
+    def checks(self) -> list[str]:
+        """The checks that found something."""
+        return list(dict.fromkeys(finding.check for finding in self.findings))
 
     @property
     def verdict(self) -> Verdict:
@@ -180,8 +191,15 @@ def _is_runaway(call: TrajectoryModelCall) -> bool:
     response = call.response if isinstance(call.response, Mapping) else {}
     choices = response.get("choices") or [{}]
     reason = (response.get("incomplete_details") or {}).get("reason") or choices[0].get("finish_reason")
-    content = response.get("output") if "output" in response else (choices[0].get("message") or {}).get("content")
+    content = _said(response["output"]) if "output" in response else (choices[0].get("message") or {}).get("content")
     return (reason or _value(call, "finish_reason")) in CUT_OFF and _is_empty(content)
+
+
+def _said(output: Any) -> Any:
+    """Return the items that are not reasoning."""
+    if not isinstance(output, list):
+        return output
+    return [item for item in output if not isinstance(item, Mapping) or item.get("type") != "reasoning"]
 
 
 def _tokens_differ(calls: _Calls, record: JsonObject) -> Result:
@@ -223,19 +241,30 @@ def check_rollouts(lines: Iterable[bytes], *, ignored_checks: Iterable[str] = ()
 
 
 def _checked(line: bytes, ignored: frozenset[str]) -> RolloutHealth:
-    health = RolloutHealth()
     try:
         record = orjson.loads(line)
         if not isinstance(record, dict):
             raise ValueError("it is no JSON object")
-        health.task, health.rollout = record.get(TASK_INDEX_KEY_NAME), record.get(ROLLOUT_INDEX_KEY_NAME)
-        health.stage = record.get("stage")
-        given = record.get("ng_trajectory")
-        calls = None if given is None else _Calls(TrajectoryRecord.model_validate(given))
-    except (ValueError, ValidationError) as error:
-        if UNREADABLE not in ignored:
-            health.findings.append(Finding(UNREADABLE, str(error)[:200]))
-        return health
+    except ValueError as error:
+        return _unreadable(RolloutHealth(), error, ignored)
+    return health_of(record, ignored=ignored)
+
+
+def _unreadable(health: RolloutHealth, error: ValueError, ignored: frozenset[str]) -> RolloutHealth:
+    if UNREADABLE not in ignored:
+        health.findings.append(Finding(UNREADABLE, str(error)[:200]))
+    return health
+
+
+def health_of(record: JsonObject, *, ignored: frozenset[str] = frozenset()) -> RolloutHealth:
+    """Check one record by itself."""
+    repeat = record.get(ROLLOUT_INDEX_KEY_NAME, record.get(REPEAT_INDEX_KEY_NAME))
+    health = RolloutHealth(task_index_of(record), repeat, record.get("stage"))
+    try:
+        trajectory = _trajectory_of(record)
+        calls = None if trajectory is None else _Calls(trajectory)
+    except ValidationError as error:
+        return _unreadable(health, error, ignored)
     for name in CHECKS.keys() - ignored:
         _run(name, calls, record, health)
     health.findings.sort()
@@ -246,6 +275,51 @@ def _checked(line: bytes, ignored: frozenset[str]) -> RolloutHealth:
             False if calls.all_turns_bound else None
         )
     return health
+
+
+def _trajectory_of(record: JsonObject) -> TrajectoryRecord | None:
+    """Return the trajectory of a record, or the one that its response shows."""
+    given, response = record.get("ng_trajectory"), record.get("response")
+    if given is not None:
+        return TrajectoryRecord.model_validate(given)
+    if not isinstance(response, Mapping) or not isinstance(response.get("output"), list):
+        return None
+    turns = list(_turns([item for item in response["output"] if isinstance(item, Mapping)]))
+    calls = (record.get("ng_model_call_capture") or {}).get("calls")
+    if calls is None and len(turns) <= 1 and response.get("usage"):
+        calls = [{"model_call_id": "0", "response": response}]  # the response is that of its only call
+    calls = [{"model_call_id": str(number), **call} for number, call in enumerate(calls or ())]
+    is_bound = len(calls) == len(turns)
+    return TrajectoryRecord.model_validate(
+        {
+            **_IDS,
+            "model_calls": calls,
+            "turns": [
+                {
+                    **_IDS,
+                    "invocation_id": "0",
+                    "turn_no": number,
+                    "timestamp": 0.0,
+                    "answer": [item for item in items if item.get("type") != "reasoning"],
+                    "reasoning_content": [item for item in items if item.get("type") == "reasoning"],
+                    "model_calls": [{"model_call_id": calls[number - 1]["model_call_id"]}] if is_bound else [],
+                }
+                for number, items in enumerate(turns, 1)
+            ],
+        }
+    )
+
+
+def is_made_by_model(item: Mapping[str, Any]) -> bool:
+    """True for an output item of the model, false for what tools and others answered."""
+    return item.get("type") in _MODEL_ITEMS or item.get("role") == "assistant"
+
+
+def _turns(output: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield what the model made at once."""
+    for is_made, items in groupby(output, key=is_made_by_model):
+        if is_made:
+            yield list(items)
 
 
 def _run(name: str, calls: _Calls | None, record: JsonObject, health: RolloutHealth) -> None:
@@ -305,7 +379,7 @@ def _summary(rollouts: list[RolloutHealth], tasks: dict[str, JsonObject], ignore
         if name not in ignored:
             missing = sum(name in task["unobserved_checks"] for task in tasks.values())
             coverage[name] = {"evaluated": len(tasks) - missing, "unobserved": missing}
-    issues = Counter(finding.check for each in rollouts for finding in {f.check: f for f in each.findings}.values())
+    issues = Counter(check for each in rollouts for check in each.checks)
     issues.update(flag for task in tasks.values() for flag in task["flags"])
     verdicts = Counter(each.verdict for each in rollouts)
     return {
@@ -328,12 +402,21 @@ def run_health_checks(
 ) -> HealthReport:
     """Check the records in files, and write the results beside the first one or into a folder."""
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    report = check_rollouts(_lines(files), ignored_checks=ignored_checks)
-    folder = Path(output_dir) if output_dir is not None else files[0].parent
+    report = check_files(files, ignored_checks=ignored_checks)
+    write_health(report, Path(output_dir) if output_dir is not None else files[0].parent)
+    return report
+
+
+def write_health(report: HealthReport, folder: Path) -> None:
+    """Write the summary and the verdicts into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY_FILE).write_bytes(orjson.dumps(report.summary, option=orjson.OPT_INDENT_2))
     (folder / VERDICTS_FILE).write_bytes(b"".join(orjson.dumps(_verdict(each)) + b"\n" for each in report.rollouts))
-    return report
+
+
+def check_files(files: Iterable[Path], *, ignored_checks: Iterable[str] = ()) -> HealthReport:
+    """Check the records in files."""
+    return check_rollouts(_lines(files), ignored_checks=ignored_checks)
 
 
 def _lines(files: Iterable[Path]) -> Iterator[bytes]:

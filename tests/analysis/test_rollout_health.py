@@ -1,12 +1,16 @@
 """What the health checks find in records, and what they cannot evaluate."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from nemo_gym.compat.rollout_health import CHECKS, run_health_checks
+from nemo_gym.analysis.rollout_health import CHECKS, run_health_checks
+from nemo_gym.cli.analyze import check_rollouts
+from nemo_gym.testing import calls, example_row, message, response_of, tool_output
+from nemo_gym.viewer.records import describe_line
 from tests.jsonl import write_lines
 
 
@@ -60,6 +64,48 @@ def test_what_is_found_over_records(tmp_path: Path) -> None:
     summary = orjson.loads((tmp_path / "quality_summary.json").read_bytes())
     assert summary["tasks"]["0"]["flags"] == ["task_consistently_unhealthy", "task_no_successful_model_calls"]
     assert summary["run"]["verdicts"] == {"healthy": 0, "unhealthy": 2, "unobserved": 0}
+
+
+THOUGHT = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
+USAGE = {"input_tokens": 3, "output_tokens": 2}
+LONG = {"usage": {**USAGE, "output_tokens": 9}, "incomplete_details": {"reason": "max_output_tokens"}}
+
+
+@pytest.mark.parametrize(
+    ("items", "response", "verdict", "expected"),
+    [
+        ([message("Hi.")], {"usage": USAGE}, "healthy", set()),
+        ([message("Hi.")], {}, "unobserved", set()),
+        ([], {"usage": USAGE}, "unhealthy", {"rollout_missing_agent_turns"}),
+        ([THOUGHT], LONG, "unhealthy", {"model_call_runaway_generation"}),
+        ([calls("look"), tool_output("x"), message(" ")], {"usage": USAGE}, "unhealthy", {"agent_turn_hollow"}),
+        ([calls("look"), tool_output("x"), message("Hi.")], {"usage": USAGE}, "unobserved", set()),
+    ],
+)
+def test_a_record_without_a_trajectory_is_checked_by_its_response(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    items: list[Any],
+    response: dict[str, Any],
+    verdict: str,
+    expected: set[str],
+) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    answered = {**response_of(*items), "usage": None, **response}
+    record = {"_task_index": 0, "_repeat_index": 0, "reward": 1.0, **example_row("Q"), "response": answered}
+    write_lines(path, [record])
+    options = (f"+rollouts_jsonl_fpath={tmp_path}", f"+output_dirpath={tmp_path / 'out'}")
+    monkeypatch.setattr("sys.argv", ["ng_check_rollouts", *options])
+    with pytest.raises(SystemExit) if expected else nullcontext():
+        check_rollouts()
+    shown = capsys.readouterr().out
+    assert all(f"{check}: 0/0" in shown for check in expected)
+    (line,) = (tmp_path / "out" / "rollout_verdicts.jsonl").read_bytes().splitlines()
+    written = orjson.loads(line)
+    assert (written["verdict"], {each["check"] for each in written["findings"]}) == (verdict, expected)
+    fields = describe_line(path.read_bytes()).fields
+    assert (fields["health"], fields.get("health.findings", "")) == (verdict, ", ".join(expected))
 
 
 def test_without_a_trajectory_nothing_is_observed(tmp_path: Path) -> None:
