@@ -12,7 +12,7 @@ import { states } from "./state.js";
 import { itemsOf, thread } from "./thread.js";
 import { turnStrip, withTurns } from "./turns.js";
 
-const EXPECTED = /^(expected(?!_state$)|exp_|ground_truth|reference|target|gold|correct|label|solution)/i;
+const EXPECTED = /^(expected(?!_state$)|exp_|ground_truth|reference|target|gold|correct|label|solution|right$)/i;
 const GIVEN = /^(extracted|parsed|predicted|model_answer|given|answer$)/i;
 const MAX_FIELDS = 400;
 const NOT_FIELDS = new Set(["responses_create_params", "response", "reward", "row", "messages", "final_state", "expected_state", "judge_evaluations", "judge_reasons", "reward_components"]);
