@@ -19,6 +19,9 @@ const NOT_FIELDS = new Set(["responses_create_params", "response", "reward", "ro
 // Shown above as task and repeat.
 const INDICES = new Set(["_task_index", "_ng_task_index", "_repeat_index", "_ng_rollout_index", "_seconds", "_row_fields"]);
 
+// A list of short texts, such as the forms of an answer, as one line.
+const listed = (value) => (Array.isArray(value) && value.every((each) => typeof each !== "object" && String(each).length < 60) ? value.join(", ") : value);
+
 function answers(record, output, where) {
   const source = typeof record.cause === "string" && record.row && typeof record.row === "object" ? record.row : record;
   const pick = (pattern) => entries(source).filter(([name, value]) => pattern.test(name) && value !== null && value !== undefined && value !== "");
@@ -32,7 +35,7 @@ function answers(record, output, where) {
     given = text ? [["last message", text]] : [];
   }
   const side = (title, pairs) =>
-    h("div", { class: title }, h("div", { class: "label" }, title), pairs.length ? pairs.map(([name, value]) => h("div", {}, h("span", { class: "quiet" }, visible(name)), textOf(value, inside(where, name)))) : h("p", { class: "quiet" }, "none"));
+    h("div", { class: title }, h("div", { class: "label" }, title), pairs.length ? pairs.map(([name, value]) => h("div", {}, h("span", { class: "quiet" }, visible(name)), textOf(listed(value), inside(where, name)))) : h("p", { class: "quiet" }, "none"));
   return h("section", { class: "answers sides" }, side("expected", expected), side("given", given));
 }
 
