@@ -116,6 +116,7 @@ def _escaped(text: str) -> str:
 logger = logging.getLogger(__name__)
 
 COLUMNS = {0: ("name", 200), 1: ("ncall", 10), 2: ("tsub", 8), 3: ("ttot", 8), 4: ("tavg", 8)}
+_ELSEWHERE = "What other modules did for this server is in the flame graph of its worker."
 _HEAD = "\nClock type: CPU\nOrdered by: totaltime, desc\n\n"
 _BELOW = {ServerCore._run.__code__, asyncio.Runner.run.__code__}
 """The functions that run a handler and the event loop. The frames above them are the same for all stacks."""
@@ -241,7 +242,7 @@ class _Log(NamedTuple):
         found = yappi.get_func_stats(filter_callback=lambda stat: _is_file(stat.module, self.entrypoint), **options)
         text = io.StringIO()
         if found.empty():
-            text.write(f"{_HEAD}No function of {self.entrypoint} was called.\n")
+            text.write(f"{_HEAD}No function of {self.entrypoint} was called.\n{_ELSEWHERE}\n")
         else:
             found.sort("totaltime", "desc").print_all(out=text, columns=COLUMNS)
         if outside := list(self.outside.rows(self.number)):
