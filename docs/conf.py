@@ -5,6 +5,14 @@ extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 html_theme = "furo"
 html_title = project
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#4a7a00", "color-brand-content": "#0b62c4"},
+    "dark_css_variables": {"color-brand-primary": "#9fd93b", "color-brand-content": "#7ab7ff"},
+}
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 myst_heading_anchors = 3

@@ -132,7 +132,7 @@ class SimpleResponsesAPIAgent(
 
 
 AGENT_FIELDS = frozenset(
-    ("ended_by", "harness", "model_calls", "model_seconds", "participant", "participants", "turns")
+    ("ended_by", "harness", "model_calls", "model_seconds", "participant", "participants", "step_seconds", "turns")
 )
 """Fields that agents add to the response of a rollout. They are dropped if an endpoint sends them."""
 
@@ -150,6 +150,8 @@ class Conversation:
     steps: int = 0
     """How often the model was called."""
     model_seconds: float = 0.0
+    step_seconds: list[dict[str, float]] = field(default_factory=list)
+    """How long each step took: its model call, and the tool calls after it."""
     _usages: list[NeMoGymResponseUsage] = field(default_factory=list)
 
     @classmethod
@@ -211,6 +213,17 @@ class Conversation:
                 self._usages = [sum_of(self._usages)]
         self.steps += 1
         self.model_seconds += seconds
+        self.step_seconds.append({"model": round(seconds, 6)})
+
+    def add_tool_outputs(self, outputs: Iterable[NeMoGymResponseInputItem], *, seconds: float) -> None:
+        """Take in what the tools of the last step replied."""
+        self.extend(outputs)
+        self.step_seconds[-1]["tools"] = round(seconds, 6)
+
+    @property
+    def times(self) -> dict[str, Any]:
+        """The times of the steps as a field of the response; nothing if there is only one."""
+        return {"step_seconds": self.step_seconds} if self.steps > 1 else {}
 
     def response(self, **fields: Any) -> NeMoGymResponse:
         """The last reply, with the output and the usage of the whole conversation."""
@@ -314,7 +327,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
         """One turn of the model. `output` holds every item after the input, tool outputs included."""
         conversation = Conversation.of(self.config.model_server.name, body)
         end = await self.play_turn(conversation, jar)
-        return conversation.response(ended_by=end) if end == "max_steps" else conversation.response()
+        ended_by = {"ended_by": end} if end == "max_steps" else {}
+        return conversation.response(**ended_by, **conversation.times)
 
     async def play_turn(self, conversation: Conversation, jar: CookieJar) -> TurnEnd:
         """The model acts, with tools as it likes, until it says something or may not go on."""
@@ -331,7 +345,10 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
             silent_steps = 0 if calls else silent_steps + 1
             if silent_steps == MAX_SILENT_STEPS:
                 return "silent"
-            conversation.extend(await self.call_tools(calls, conversation.offered, jar))
+            if calls:
+                started = time.perf_counter()
+                outputs = await self.call_tools(calls, conversation.offered, jar)
+                conversation.add_tool_outputs(outputs, seconds=time.perf_counter() - started)
             if max_steps is not None and conversation.steps >= max_steps:
                 return "max_steps"
 

@@ -1,7 +1,9 @@
 """A model: an OpenAI-shaped server in front of whatever makes the text."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemo_gym.common.lazy_exports import lazy_attributes
@@ -52,6 +54,12 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         """The name that `/v1/models` lists: the endpoint's, if the config has it, else that of the server."""
         names = (getattr(self.config, field, None) for field in ("model", "openai_model"))
         return next((name for name in names if isinstance(name, str) and name), self.config.name)
+
+    @classmethod
+    def tokenizer_file(cls, config: Mapping[str, Any]) -> Path | None:
+        """The `tokenizer.json` or GGUF file of a model with this configuration, if it is on this machine. The viewer
+        shows the text of tokens with it."""
+        return None
 
     def answer_get(self, path: str) -> Any:
         found = answer_about_models(path, self.served_model(), server=self.config.name)

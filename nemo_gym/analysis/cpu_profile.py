@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -21,6 +21,7 @@ import orjson
 
 from nemo_gym.common.atomic_files import atomic_write, make_folder
 from nemo_gym.common.event_loop import DaemonThreadPool
+from nemo_gym.common.outside_work import listening
 from nemo_gym.config.types import GlobalKeys
 from nemo_gym.errors import ConfigError, MissingExtraError
 from nemo_gym.server.app import ServerApp
@@ -115,6 +116,8 @@ def _escaped(text: str) -> str:
 logger = logging.getLogger(__name__)
 
 COLUMNS = {0: ("name", 200), 1: ("ncall", 10), 2: ("tsub", 8), 3: ("ttot", 8), 4: ("tavg", 8)}
+_ELSEWHERE = "What other modules did for this server is in the flame graph of its worker."
+_HEAD = "\nClock type: CPU\nOrdered by: totaltime, desc\n\n"
 _BELOW = {ServerCore._run.__code__, asyncio.Runner.run.__code__}
 """The functions that run a handler and the event loop. The frames above them are the same for all stacks."""
 _server: ContextVar[int] = ContextVar("nemo_gym_profiled_server", default=0)
@@ -201,20 +204,49 @@ def _is_file(module: str, entrypoint: str) -> bool:
     return os.path.realpath(module) == os.path.realpath(entrypoint)
 
 
+class _OutsideWork:
+    """What other processes did for servers: calls and seconds of CPU time by server and work."""
+
+    def __init__(self) -> None:
+        self._calls = Counter[tuple[int, str]]()
+        self._seconds = defaultdict[tuple[int, str], float](float)
+
+    def __call__(self, what: str, seconds: float) -> None:
+        key = _server.get(), what
+        self._calls[key] += 1
+        self._seconds[key] += seconds
+
+    def rows(self, server: int) -> Iterator[str]:
+        """Yield the work for a server, the most expensive first, in the columns of the log."""
+        for (number, what), seconds in sorted(self._seconds.items(), key=lambda item: -item[1]):
+            if number == server:
+                calls = self._calls[number, what]
+                cells = (what, calls, *(f"{value:.6f}" for value in (seconds, seconds, seconds / calls)))
+                yield "  ".join(f"{cell!s:<{width}}" for cell, (_, width) in zip(cells, COLUMNS.values(), strict=True))
+
+
 class _Log(NamedTuple):
     """The log of one server."""
 
+    number: int
     entrypoint: str
-    tag: int | None
+    has_tag: bool
+    """True if other servers share its code."""
+    outside: _OutsideWork
 
     def text(self) -> bytes:
         """Return the log so far."""
         import yappi  # type: ignore[import-untyped]
 
-        options = {} if self.tag is None else {"filter": {"tag": self.tag}}
+        options = {"filter": {"tag": self.number}} if self.has_tag else {}
         found = yappi.get_func_stats(filter_callback=lambda stat: _is_file(stat.module, self.entrypoint), **options)
         text = io.StringIO()
-        found.sort("totaltime", "desc").print_all(out=text, columns=COLUMNS)
+        if found.empty():
+            text.write(f"{_HEAD}No function of {self.entrypoint} was called.\n{_ELSEWHERE}\n")
+        else:
+            found.sort("totaltime", "desc").print_all(out=text, columns=COLUMNS)
+        if outside := list(self.outside.rows(self.number)):
+            text.write("\n".join(["", "In other processes:", *outside, ""]))
         return text.getvalue().encode()
 
 
@@ -230,11 +262,13 @@ def _function_profile(servers: Sequence[ProfiledServer]) -> Iterator[list[_Log]]
     # only where two servers share their code, since it costs a call for each call
     yappi.set_tag_callback(_server.get if shares_code else None)
     yappi.start(builtins=False)
-    logs = [_Log(file, number if shares_code else None) for number, file in enumerate(files, 1)]
+    outside = _OutsideWork()
+    logs = [_Log(number, file, shares_code, outside) for number, file in enumerate(files, 1)]
     for server, log in zip(servers, logs, strict=True):
         server.app.pages["/stats"] = log.text
     try:
-        yield logs
+        with listening(outside):
+            yield logs
     finally:
         yappi.stop()
         yappi.clear_stats()

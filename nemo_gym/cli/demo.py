@@ -1,38 +1,59 @@
 """The demo: a real but very small model answers a few questions, without any setup."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.cli.collect import collect_with_progress
+import nemo_gym as gym
 from nemo_gym.cli.command import command
-from nemo_gym.common.atomic_files import read_jsonl
-from nemo_gym.common.words import count_of
-from nemo_gym.config.loading import load_config
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import MissingExtraError, StartupError
-from nemo_gym.llm_api.base import content_text
-from nemo_gym.rollouts.collection import Collection
-from nemo_gym.rollouts.config import RolloutCollectionConfig
-from nemo_gym.rollouts.types import is_cut_off
+from nemo_gym.evaluation.result import Evaluation, Rollout
 
-ENVIRONMENT = "resources_servers/mcqa/configs/mcqa.yaml"
-AGENT = "mcqa_simple_agent"
-ROWS = "resources_servers/mcqa/data/demo.jsonl"
 OUTPUT = Path("results/demo/rollouts.jsonl")
-SCRIPTED_MODEL = "responses_api_models/scripted_model/configs/scripted_model.yaml"
-LOCAL_MODEL = "responses_api_models/local_model/configs/local_model.yaml"
 NUM_REPEATS = 2
-SETTINGS: dict[str, Any] = {"mcqa": {"resources_servers": {"mcqa": {"cut_off_reward": 0.0}}}}
-"""An answer that never ends is not a success."""
+SAMPLING: dict[str, Any] = {"temperature": 0.2, "max_output_tokens": 40}
 REPLIES = [{"user": "capital of France", "say": "Paris."}, {"say": "I do not know."}]
 """Replies of the scripted model if the real one cannot run here."""
+
+
+class Questions(gym.Environment):
+    """Short questions. A reply is right if it names the answer, in one of its forms, and no wrong option."""
+
+    async def verify(self, response: gym.NeMoGymResponse, right: list[str], wrong: list[str]) -> float:
+        is_whole = response.incomplete_details is None
+        return float(
+            is_whole and names_one(response.output_text, right) and not names_one(response.output_text, wrong)
+        )
+
+
+def names_one(text: str, forms: list[str]) -> bool:
+    """True if the text has one of these words."""
+    return re.search(rf"\b({'|'.join(map(re.escape, forms))})\b", text, re.IGNORECASE) is not None
+
+
+def _row(question: str, right: str, wrong: str) -> dict[str, Any]:
+    prompt = f"{question} Answer in one short sentence."
+    return {"prompt": prompt, "right": right.split("|"), "wrong": wrong.split("|")}
+
+
+ROWS = [
+    _row("What is the capital of France?", "Paris", "Berlin|Madrid|Rome"),
+    _row("How many legs does a spider have?", "8|eight", "4|four|6|six|10|ten"),
+    _row("What is the opposite of hot?", "cold", "warm|dry|wet"),
+    _row("Who wrote Romeo and Juliet?", "Shakespeare", "Dickens|Goethe|Homer"),
+    _row("How many days are in a week?", "7|seven", "5|five|6|six|8|eight"),
+    _row("Which planet is the largest in the solar system?", "Jupiter", "Mars|Venus|Neptune|Uranus|Saturn"),
+    _row("What is 17 + 25?", "42|forty-two", "32|52|47"),
+    _row("Which letter comes after G in the alphabet?", "H", "F|I|K"),
+]
 
 _NEXT = f"""
 What to type next, after `source .venv/bin/activate`:
   ng view {OUTPUT}     look at these rollouts in a browser
   ng list                                 all environments, agents, models and datasets
-  ng eval mcqa --model local -n 4         the same model on other rows
+  ng eval mcqa --model local -n 4         the same model in another environment
   ng eval mcqa --model gpt-4.1            a better model; set OPENAI_API_KEY first
   ng init_resources_server +entrypoint=resources_servers/my_env   an environment of your own"""
 
@@ -51,52 +72,39 @@ def demo(_options: DemoConfig) -> None:
         flush=True,
     )
     try:
-        play({"config_paths": [ENVIRONMENT, LOCAL_MODEL], **SETTINGS})
+        result = play("local")
     except (MissingExtraError, StartupError) as error:
         print(f"\nThe model cannot run here. {error}\n\nUsing a scripted model instead.\n")
-        model = {
-            "policy_model": {"responses_api_models": {"scripted_model": {"replies": REPLIES, "script_fpath": None}}}
-        }
-        play({"config_paths": [ENVIRONMENT, SCRIPTED_MODEL], **SETTINGS, **model})
-    print("\n".join(report(read_jsonl(OUTPUT))))
+        result = play(gym.Scripted(REPLIES))
+    print(result)
+    print("\n".join(report(list(result.rollouts))))
     print(_NEXT)
 
 
-def play(config: dict[str, Any]) -> None:
+def play(model: Any) -> Evaluation:
     """Collect the rollouts again."""
     OUTPUT.unlink(missing_ok=True)
-    options = RolloutCollectionConfig(
-        agent_name=AGENT, input_jsonl_fpath=ROWS, output_jsonl_fpath=str(OUTPUT), num_repeats=NUM_REPEATS
-    )
-    collect_with_progress(Collection(load_config(initial=config, use_dotenv=False, fill_ports=False), options))
+    return gym.evaluate(Questions, ROWS, model=model, repeats=NUM_REPEATS, params=SAMPLING, output=OUTPUT)
 
 
-def report(records: list[dict[str, Any]]) -> Iterator[str]:
+def report(rollouts: list[Rollout]) -> Iterator[str]:
     """Print how many rollouts are solved, one that is and one that is not."""
-    solved = [record for record in records if record["reward"] >= 1]
-    failed = [record for record in records if record["reward"] < 1]
-    yield f"\n{len(solved)} of {count_of(len(records), 'rollout')} solved."
+    solved = [rollout for rollout in rollouts if rollout.reward >= 1]
+    failed = [rollout for rollout in rollouts if rollout.reward < 1]
+    yield f"\n{len(solved)} of {len(rollouts)} rollouts solved."
     for title, chosen in (("A solved one:", solved), ("A failed one:", failed)):
         if chosen:
             yield from ("", title, *conversation(chosen[0]))
 
 
-def conversation(record: dict[str, Any]) -> Iterator[str]:
+def conversation(rollout: Rollout) -> Iterator[str]:
     """A rollout as a conversation, with what was expected."""
-    for item in [*record["responses_create_params"]["input"], *record["response"]["output"]]:
-        match item["type"]:
-            case "function_call":
-                yield f"  model calls   {item['name']}({item['arguments']})"
-            case "function_call_output":
-                yield f"  tool answers  {item['output']}"
-            case "message":
-                yield f"  {item['role']:<13} {content_text(item['content'])}"
-    if is_cut_off(record["response"]):
+    for turn in rollout.conversation:
+        yield f"  {turn.who:<10} {turn.text}"
+    if rollout.is_cut_off:
         yield "  (cut off)"
-    options = {name: text for option in record.get("options") or () for name, text in option.items()}
-    if record.get("expected_answer") in options:
-        yield f"  expected      {options[record['expected_answer']]}"
-    yield f"  reward        {record['reward']}"
+    yield f"  expected   {' or '.join(rollout['right'])}"
+    yield f"  reward     {rollout.reward:g}"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar, TypeVarTuple, overload
 
 from nemo_gym.common.deadline import timeout, wall_limit_s
+from nemo_gym.common.outside_work import report_cpu_time
 from nemo_gym.common.paths import folder_of
 from nemo_gym.compute.protocol import (
     ForkRequest,
@@ -231,6 +232,7 @@ class Compute:
         except WorkerDiedError as error:
             raise ComputeError(f"{what} did not finish: {error}.") from error
         finally:
+            report_cpu_time(f"compute {what}", worker.cpu_s)
             if is_reusable:
                 self._idle.append(worker)
             else:

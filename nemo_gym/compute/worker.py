@@ -42,6 +42,9 @@ class Worker:
         self._reader, self._writer = reader, writer
         self._head = b""
         """The header of a frame whose payload was not there when the wait for it ended."""
+        self._cpu_total_s = 0.0 if sys.platform == "linux" else time.monotonic()
+        self.cpu_s = 0.0
+        """CPU time of the last task, with what the process did before it since the one before."""
 
     async def run(self, task: bytes, limits: TimeLimits) -> Frame:
         """Run a task and return its outcome, or raise TimeoutError if it exceeds its CPU time. The limits apply to the
@@ -52,7 +55,14 @@ class Worker:
                 first = await self._frame()
         except (TimeoutError, WorkerDiedError) as error:
             raise WorkerLostError(str(error) or f"it did not start within {START_TIMEOUT_S:g} s") from error
-        return await self._outcome(int(first.payload), limits) if first.kind is Kind.STARTED else first
+        if first.kind is not Kind.STARTED:
+            return first
+        pid = int(first.payload)
+        try:
+            return await self._outcome(pid, limits)
+        finally:
+            total_s = _cpu_time_s(pid)
+            self.cpu_s, self._cpu_total_s = max(0.0, total_s - self._cpu_total_s), total_s
 
     async def _outcome(self, pid: int, limits: TimeLimits) -> Frame:
         cpu_end, wall_end = _cpu_time_s(pid) + limits.cpu_s, time.monotonic() + limits.wall_s

@@ -113,10 +113,14 @@ class _ServerRef(BaseModel):
 
 
 class ModelServerRef(_ServerRef):
+    """Names a model server in a config: `{type: responses_api_models, name: policy_model}`."""
+
     type: Literal["responses_api_models"]
 
 
 class ResourcesServerRef(_ServerRef):
+    """Names an environment in a config: `{type: resources_servers, name: my_env}`."""
+
     type: Literal["resources_servers"]
 
 
@@ -250,6 +254,8 @@ class DatasetConfig(BaseModel):
 
 
 class BaseServerConfig(BaseModel):
+    """Where a server listens."""
+
     host: str
     port: int
     num_workers: int | Literal["auto"] | None = None
@@ -262,6 +268,8 @@ class BaseRunServerConfig(BaseServerConfig):
 
 
 class BaseRunServerInstanceConfig(BaseRunServerConfig):
+    """The keys that the block of every server may have."""
+
     name: str
 
 

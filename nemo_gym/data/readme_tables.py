@@ -52,7 +52,7 @@ class EnvironmentConfig:
 
 def updated_readme(text: str, root: Path) -> str:
     """Return the README with both tables updated from the configurations below `root`."""
-    configs = list(_configs(root))
+    configs = list(environment_configs(root))
     examples = [each for each in configs if each.folder.name.startswith(EXAMPLE_PREFIX)]
     training = [each for each in configs if not each.folder.name.startswith(EXAMPLE_PREFIX)]
     text = _replaced(text, "EXAMPLE_ONLY_SERVERS", _table(EXAMPLE_HEADS, sorted(map(_example_cells, examples))))
@@ -70,7 +70,7 @@ def update_readme(path: Path, root: Path) -> bool:
     return new != old
 
 
-def _configs(root: Path) -> Iterator[EnvironmentConfig]:
+def environment_configs(root: Path) -> Iterator[EnvironmentConfig]:
     """Yield one configuration per environment: with published data or, without any, the one named like the folder."""
     for folder in sorted((root / "resources_servers").glob("*/")):
         found = [each for path in sorted((folder / "configs").glob("*.yaml")) if (each := _read(folder, path))]

@@ -76,11 +76,17 @@ _OTHER_FORMATS = {
 }
 
 
+_TABLES = (".csv", ".tsv", ".xlsx")
+"""Suffixes of tables."""
+
+
 def dataset_path(config: RolloutCollectionConfig) -> Path:
     """The file that the rows are in."""
     path = find(config.input_jsonl_fpath, what="dataset")
     if not path.is_file():
         raise ConfigError(f"{path} is not a file. A dataset is read twice, so it cannot be a pipe or a directory.")
+    if path.suffix in _TABLES:
+        raise ConfigError(f"{path} is not JSON Lines. Convert it to rows with ng_import +input_fpath={path}")
     with path.open("rb") as file:
         start = file.read(4)
     for signature, remedy in _OTHER_FORMATS.items():

@@ -138,6 +138,7 @@ class PythonResult(NamedTuple):
     limit: LimitName | None = None
     is_lost: bool = False
     """True if the process ended. The next code runs in a new process without the variables."""
+    cpu_s: float = 0.0
 
 
 class SandboxProvider(Protocol):

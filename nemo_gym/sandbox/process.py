@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+from nemo_gym.common.outside_work import report_cpu_time
 from nemo_gym.sandbox.contract import (
     MAX_DOWNLOAD_BYTES,
     RUNTIME_FAILURE,
@@ -295,13 +296,14 @@ def exec_result(payload: bytes) -> ExecResult:
 def python_result(payload: bytes) -> PythonResult:
     """Decode the report of a session. Its process runs model-written code and may have sent anything."""
     head, report = unpack(payload, 2)
-    limit = _LIMIT_NAMES.get(_head(head)[1])
+    _code, reason, _truncated, cpu_us = _head(head)
+    limit = _LIMIT_NAMES.get(reason)
     try:
         texts = [field[1:].decode(errors="replace") if field else None for field in unpack(report, 5)]
     except FrameError:
-        return lost_session(limit)
+        return lost_session(limit)._replace(cpu_s=cpu_us / 1e6)
     stdout, stderr, result, error_text, error_type = texts
-    return PythonResult(stdout or "", stderr or "", result, error_text, error_type, limit)
+    return PythonResult(stdout or "", stderr or "", result, error_text, error_type, limit, cpu_s=cpu_us / 1e6)
 
 
 def lost_session(limit: LimitName | None = None) -> PythonResult:
@@ -428,9 +430,11 @@ class SandboxProcess:
         async with self._session_lock:
             self._check_alive()
             try:
-                return await self._ask(frames.PYTHON, payload, python_result, wall_s=wall_s, reply_bytes=reply_bytes)
+                found = await self._ask(frames.PYTHON, payload, python_result, wall_s=wall_s, reply_bytes=reply_bytes)
             except SandboxGoneError:
                 return lost_session()
+        report_cpu_time("sandbox Python session", found.cpu_s)
+        return found
 
     async def write_file(self, path: str, content: bytes) -> None:
         for at in range(0, max(len(content), 1), CHUNK_BYTES):
@@ -479,7 +483,9 @@ class SandboxProcess:
         )
         reply_bytes = 2 * (output_bytes or self.limits.output_bytes)
         try:
-            return await self._ask(kind, payload, exec_result, wall_s=wall_s, reply_bytes=reply_bytes)
+            found = await self._ask(kind, payload, exec_result, wall_s=wall_s, reply_bytes=reply_bytes)
+            report_cpu_time(f"sandbox {'program' if kind == frames.PROGRAM else 'command'}", found.cpu_s)
+            return found
         except (SandboxGoneError, SandboxRefusedError) as error:
             return ExecResult(stdout="", stderr=str(error), return_code=RUNTIME_FAILURE, error_type="sandbox")
 

@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import orjson
 
-from nemo_gym.common.paths import find
-from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.errors import GymError
 from nemo_gym.llm_api.base import REQUIRED_TOKEN_METADATA_FIELDS as TOKEN_FIELDS
 from nemo_gym.llm_api.stored_tokens import expand_prompts
 from nemo_gym.llm_api.tokens import TokenArray, TokenTraceError
@@ -194,50 +192,3 @@ def _common_prefix(first: list[int], second: list[int]) -> int:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-FILE_NAME = "tokenizer.json"
-
-
-def read_vocabulary(path: str) -> Mapping[int, str]:
-    """Read the text of each token id from a `tokenizer.json`, or from a folder with one."""
-    place = find(path, what="tokenizer")
-    file = place / FILE_NAME if place.is_dir() else place
-    try:
-        found = orjson.loads(file.read_bytes())
-        vocabulary = _vocabulary_of(found["model"]["vocab"])
-        special = {int(token["id"]): str(token["content"]) for token in found.get("added_tokens") or ()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file} is not a {FILE_NAME} with a vocabulary: {error!r}.") from error
-    is_byte_level = any(token.startswith("Ġ") for token in vocabulary.values())
-    decode = _from_bytes if is_byte_level else _from_pieces
-    return {**{number: decode(token) for number, token in vocabulary.items()}, **special}
-
-
-def _vocabulary_of(found: Any) -> dict[int, str]:
-    """Convert a vocabulary: BPE and WordPiece have an object of ids, Unigram a list of tokens with scores."""
-    if isinstance(found, list):
-        return {number: str(token) for number, (token, _score) in enumerate(found)}
-    return {int(number): str(token) for token, number in found.items()}
-
-
-def _from_bytes(token: str) -> str:
-    """Decode a token of a byte-level vocabulary, in which every byte is a visible character."""
-    table = _bytes_of_characters()
-    if not all(character in table for character in token):
-        return token
-    return bytes(table[character] for character in token).decode(errors="replace")
-
-
-def _from_pieces(token: str) -> str:
-    if len(token) == 6 and token.startswith("<0x"):  # a single byte
-        return bytes([int(token[3:5], 16)]).decode(errors="replace")
-    return token.replace("▁", " ")
-
-
-@cache
-def _bytes_of_characters() -> dict[str, int]:
-    """Return GPT-2's table: printable Latin-1 characters are themselves, other bytes are characters from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {**{chr(byte): byte for byte in printable}, **{chr(0x100 + n): byte for n, byte in enumerate(others)}}

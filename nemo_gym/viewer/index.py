@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+import time
 import zlib
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -249,6 +250,8 @@ FIRST_BATCH_ROWS = 200
 BATCH_ROWS = 4000
 BATCH_BYTES = 16_000_000
 POLL_EVERY_S = 0.3
+WRITING_S = 10.0
+"""A file that was changed so recently may be written now, so that half a line at its end is no fault."""
 KEPT_FROM_BYTES = 32_000_000
 """Size from which an index is kept. Smaller files are indexed each time, so no file is left beside them."""
 BUSY_TIMEOUT_S = 30.0
@@ -335,7 +338,8 @@ class Index:
         if start.startswith(b"[") or start.partition(b"\n")[0].strip() == b"{":
             how = "'.[]'" if start.startswith(b"[") else "."
             return f"This is not JSON Lines, one object a line. Convert it: jq -c {how} {self.path.name}"
-        return f"The last line, of {left:,} bytes, is not complete." if left else None
+        is_being_written = time.time() - os.stat(self.path).st_mtime < WRITING_S
+        return f"The last line, of {left:,} bytes, is not complete." if left and not is_being_written else None
 
     def wait_for(self, rows: int, *, timeout_s: float) -> None:
         """Wait until that many rows, or all rows, are indexed, or the time limit."""

@@ -36,6 +36,7 @@ from nemo_gym.viewer.files import Files, QueryTimeoutError
 from nemo_gym.viewer.index import Index
 from nemo_gym.viewer.queries import FilterError, search
 from nemo_gym.viewer.runs import matching
+from nemo_gym.viewer.vocabulary import read_vocabulary, vocabulary_of_run
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +233,7 @@ class ViewerApp:
         vocabulary: Mapping[int, str] | None = None,
     ) -> None:
         self._files, self._token, self._allowed_hosts = files, token, allowed_hosts
-        self._vocabulary = vocabulary
+        self._vocabulary, self._vocabulary_of_run = vocabulary, functools.cache(vocabulary_of_run)
         self._assets = load_assets()
         self._threads = ThreadPoolExecutor(THREADS, "viewer")
         self._pages: dict[str, Callable[[Query], Any]] = {
@@ -377,7 +378,8 @@ class ViewerApp:
     def _tokens(self, query: Query) -> Any:
         call = query.number("call") if query.text("call") else None
         index, offset = self._index_of_row(query), query.number("offset", 0)
-        return display.token_view(index, query.number("row"), call=call, offset=offset, vocabulary=self._vocabulary)
+        vocabulary = self._vocabulary or self._vocabulary_of_run(index.path)
+        return display.token_view(index, query.number("row"), call=call, offset=offset, vocabulary=vocabulary)
 
     def _compare(self, query: Query) -> Any:
         keys = [query.text("file"), *query.words("other")]
@@ -507,8 +509,8 @@ class ViewerConfig(CommandConfig):
     """Port of the page. By default 7860, or a free one if that is taken."""
 
     tokenizer: str | None = None
-    """A `tokenizer.json`, or a folder with one. The token view shows the text of each token with it; without it, only
-    where the record has it."""
+    """A `tokenizer.json`, a folder with one, or a GGUF file. The token view shows the text of each token with it. By
+    default the tokenizer of the model that made the rollouts, if it is on this machine, or what the record has."""
 
     text: bool = False
     """Print to the terminal instead of serving a page."""
@@ -538,7 +540,7 @@ async def serve_viewer(
     """Serve the page; `announce` gets its addresses as soon as it can be opened: one for this machine and, if it
     listens on all of them, one for others."""
     token = run_token or (None if is_loopback(config.server_host) else secrets.token_urlsafe(24))
-    vocabulary = None if config.tokenizer is None else display.read_vocabulary(config.tokenizer)
+    vocabulary = None if config.tokenizer is None else read_vocabulary(config.tokenizer)
     with contextlib.closing(_bind(config)) as listening, Files(config.jsonl_fpath) as files:
         app = ViewerApp(files, token=token, allowed_hosts=limits.allowed_hosts, vocabulary=vocabulary)
         port = listening.getsockname()[1]

@@ -9,6 +9,7 @@ from nemo_gym import JsonObject
 from nemo_gym.base_resources_server import (
     BaseSeedSessionRequest,
     BaseVerifyRequest,
+    Score,
     SessionState,
     SimpleResourcesServer,
     tool,
@@ -57,8 +58,9 @@ class StatefulCounterResourcesServer(SimpleResourcesServer):
         session.count = session.count or 0
         return {"count": session.count}
 
-    async def verify(self, body: CounterVerifyRequest, session: Counter) -> float:
-        return float(session.count == body.expected_count)
+    async def verify(self, body: CounterVerifyRequest, session: Counter) -> Score:
+        states = {"final_state": {"count": session.count}, "expected_state": {"count": body.expected_count}}
+        return Score(float(session.count == body.expected_count), **states)
 
     @classmethod
     def gold_response(cls, row: JsonObject) -> list[JsonObject]:

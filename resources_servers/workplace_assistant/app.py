@@ -13,6 +13,7 @@ from nemo_gym.answers import last_text, says_something, shown, strict_json
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
+    Score,
     SessionState,
     SimpleResourcesServer,
     ToolName,
@@ -24,7 +25,7 @@ from nemo_gym.compute import Compute
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseFunctionToolCall
 from resources_servers.workplace_assistant.schemas import tool_schemas
-from resources_servers.workplace_assistant.tables import Office, equal_offices, load_office
+from resources_servers.workplace_assistant.tables import Office, changes, equal_offices, load_office
 from resources_servers.workplace_assistant.toolbox import (
     TOOLS,
     ToolCall,
@@ -128,7 +129,7 @@ class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
         output = await compute.run(call_tool, session.office, str(name), body, timeout_s=timeout_s, on_limit=late)
         return {"output": output}
 
-    async def verify(self, body: WorkplaceAssistantVerifyRequest, compute: Compute) -> float:
+    async def verify(self, body: WorkplaceAssistantVerifyRequest, compute: Compute) -> float | Score:
         expected = self._solved_office(body.ground_truth)
         if expected is self._office and not says_something(shown(last_text(body.response))):
             return 0.0
@@ -136,7 +137,9 @@ class WorkplaceAssistantResourcesServer(SimpleResourcesServer):
         if given and expected is not self._office and equal_offices(replay(self._office, given), expected):
             raise RolloutError("input", "The calls in the row's `input` do all that `ground_truth` asks for.")
         if not replay_may_take_long(calls):
-            return float(has_outcome(self._office, calls, expected))
+            final = replay(self._office, calls)
+            states = {"final_state": changes(self._office, final), "expected_state": changes(self._office, expected)}
+            return Score(float(equal_offices(final, expected)), **states)
         timeout_s = self.config.replay_timeout_s
         return float(
             await compute.run(has_outcome, self._office, calls, expected, timeout_s=timeout_s, on_limit=False)

@@ -98,6 +98,34 @@ def equal_offices(one: Office, other: Office) -> bool:
     return all(equal_tables(getattr(one, name), getattr(other, name)) for name in COMPARED)
 
 
+MAX_CHANGES, MAX_CELL = 50, 2000
+
+
+def changes(before: Office, after: Office) -> dict[str, dict[str, Row | None]]:
+    """The rows that differ in each table, by their id, as they are afterwards: None for those that are gone. Of very
+    many only the first."""
+    found = {name: _changed_rows(getattr(before, name), getattr(after, name)) for name in COMPARED}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _changed_rows(before: Table, after: Table) -> dict[str, Row | None]:
+    if before is after:
+        return {}
+    known = {id(row) for row in before.rows}
+    kept = {str(row[after.id_column]) for row in after.rows}
+    gone = [str(row[before.id_column]) for row in before.rows if str(row[before.id_column]) not in kept]
+    changed = [(_cell(row[after.id_column]), row) for row in after.rows if id(row) not in known]
+    shown = [(str(key), {name: _cell(value) for name, value in row.items()}) for key, row in changed[:MAX_CHANGES]]
+    return {**dict(shown), **dict.fromkeys(gone[: MAX_CHANGES - len(shown)])}
+
+
+def _cell(value: Any) -> Any:
+    """A cell as JSON: models write texts that UTF-8 cannot encode, and numbers of any size."""
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
+        return value
+    return str(value)[:MAX_CELL].encode(errors="replace").decode()
+
+
 def equal_tables(one: Table, other: Table) -> bool:
     """True if columns, labels and cells are equal, row by row."""
     if one is other:

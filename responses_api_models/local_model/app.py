@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, Field, PrivateAttr
@@ -32,7 +33,7 @@ from nemo_gym.llm_api.responses_chat import (
 from responses_api_models.local_model.chat import complete_chat
 from responses_api_models.local_model.engine import Engine, EngineSettings
 from responses_api_models.local_model.tokens import complete_tokens
-from responses_api_models.local_model.weights import find_weights
+from responses_api_models.local_model.weights import find_weights, weights_here
 
 PLAIN_SAMPLING: JsonObject = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 """Sampling parameters of a request that sets none. The engine's own defaults drop unlikely tokens, so that log-probs
@@ -107,6 +108,11 @@ class LocalModel(SimpleResponsesAPIModel):
 
     def served_model(self) -> str:
         return self._name
+
+    @classmethod
+    def tokenizer_file(cls, config: Mapping[str, Any]) -> Path | None:
+        given = config.get("gguf_fpath")
+        return Path(given) if given else weights_here()
 
     async def responses(self, body: FrozenRequest) -> NeMoGymResponse:
         params = chat_params(body, with_tokens=self.config.return_token_id_information)

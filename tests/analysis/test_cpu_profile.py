@@ -52,6 +52,26 @@ async def test_waiting_is_not_computing(tmp_path: Path) -> None:
     assert all("app.py" in line for line in log.decode().splitlines()[5:] if line)
 
 
+@pytest.mark.slow
+async def test_what_compute_processes_do_is_in_the_log_of_its_server(tmp_path: Path) -> None:
+    async with busy_stack(tmp_path, "one", "two") as stack:
+        calls = [stack.client.post("one", "/compute_elsewhere", json={"seconds": 0.2}) for _ in range(3)]
+        await asyncio.gather(*calls, stack.client.post("two", "/compute_elsewhere", json={"seconds": 0.4}))
+    one, two = ((tmp_path / f"BusyResourcesServer___{name}.log").read_text() for name in ("one", "two"))
+    found = [re.search(r"^compute \S*use_cpu\(\) +(\d+) +\S+ +([\d.]+)", log, re.MULTILINE) for log in (one, two)]
+    assert [int(each[1]) for each in found if each] == [3, 1]
+    assert [float(each[2]) >= least for each, least in zip(found, (0.6, 0.4), strict=True) if each] == [True, True]
+
+
+async def test_the_log_of_a_server_that_nobody_called_says_so(tmp_path: Path) -> None:
+    async with busy_stack(tmp_path, "one"):
+        pass
+    log = (tmp_path / "BusyResourcesServer___one.log").read_text()
+    assert log.startswith("\nClock type: CPU\n")
+    assert "No function of" in log
+    assert "busy/app.py was called" in log
+
+
 async def test_two_servers_of_one_class_have_logs_of_their_own(tmp_path: Path) -> None:
     async with busy_stack(tmp_path, "one", "two") as stack:
         calls = [stack.client.post("one", "/compute", json={"seconds": 0.05}) for _ in range(3)]

@@ -159,6 +159,10 @@ def test_each_mistake_in_the_input_is_named(tmp_path: Path) -> None:
         done = ng("ng_collect_rollouts", *arguments, agent, "+input_jsonl_fpath=rows.jsonl", cwd=tmp_path)
         assert (done.returncode, line in done.stderr) == (2, True)
 
+    (tmp_path / "rows.csv").write_text("prompt,answer\nhi,1\n")
+    table = ng("ng_collect_rollouts", *arguments, agent, "+input_jsonl_fpath=rows.csv", cwd=tmp_path)
+    assert (table.returncode, "ng_import +input_fpath=" in table.stderr) == (2, True)
+
     unset = ng("ng_collect_rollouts", *arguments, agent, example, "+other=${unset}", cwd=tmp_path)
     assert unset.returncode == 2
     assert unset.stderr.startswith("Interpolation key 'unset' not found: other is '${unset}'. Set 'unset: <value>'")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_gym.common.outside_work import listening
 from nemo_gym.sandbox.bubblewrap import BubblewrapProvider, mounts
 from nemo_gym.sandbox.contract import Limits, SandboxCreateError, SandboxError, SandboxSpec
 from nemo_gym.sandbox.inside.frames import FrameError, pack, unpack
@@ -397,3 +398,15 @@ def test_an_interpreter_below_a_writable_folder_is_mounted_after_it() -> None:
     words = mounts(Limits(), runtime, "/usr/src/app")
     assert words.index("/tmp") < words.index("/tmp/py")
     assert words.index("/usr") < words.index("/usr/src/app")
+
+
+@pytest.mark.parametrize("name", CONFINING)
+async def test_the_cpu_time_of_commands_and_sessions_is_reported(name: str) -> None:
+    spin = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    found: dict[str, float] = {}
+    async with sandbox(name, session=True) as made:
+        with listening(lambda what, seconds: found.update({what: seconds})):
+            await made.python(spin)
+            await made.program(spin)
+    assert sorted(found) == ["sandbox Python session", "sandbox program"]
+    assert min(found.values()) >= 0.29

@@ -22,7 +22,7 @@ from tests.commands import started
 from tests.jsonl import write_lines
 from tests.polling import until_sync
 from tests.stacks import agent_config
-from tests.viewer.sample_files import HOSTILE, math_records, record, talk_of_two, write_sample
+from tests.viewer.sample_files import HOSTILE, math_records, record, talk_of_two, tool_call, write_sample
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -278,6 +278,52 @@ def test_runs_are_searched_tagged_and_compared(page: Any, tmp_path: Path, monkey
         page.wait_for_selector("main[data-view=rows] tr[data-row='2']")
 
 
+def test_the_final_state_is_beside_the_expected_one(page: Any, tmp_path: Path) -> None:
+    states = {
+        "final_state": {"beds": {"1": "peas"}, "tools": ["rake"]},
+        "expected_state": {"beds": {"1": "beans", "2": "leeks"}},
+    }
+    with visiting(page, write_lines(tmp_path / "state.jsonl", [record("plant", "done") | states])) as url:
+        page.goto(f"{url}#/row?file=0&row=0")
+        page.wait_for_selector(".state tr.differs")
+        rows = [row.split("\t") for row in page.locator(".state tr.differs").all_inner_texts()]
+        names = page.locator("table.fields td:first-child").all_inner_texts()
+    assert [(row[0], row[1].split()[-1], *row[2:]) for row in rows] == [
+        ("≠", "1", "beans", "peas"),
+        ("≠", "2", "leeks", "\u2013"),
+        ("≠", "tools", "\u2013", '["rake"]'),
+    ]
+    assert not {"final_state", "expected_state", "_task_index", "_repeat_index"} & set(names)
+
+
+def test_a_long_rollout_is_stepped_through_by_turn(page: Any, tmp_path: Path) -> None:
+    items = [each for number in range(300) for each in tool_call("look", "empty", call_id=f"c{number}", bed=number)]
+    made = record("go", *items, "all empty")
+    made["response"]["step_seconds"] = [{"model": 0.1 * (n % 7), "tools": 0.01} for n in range(300)] + [{"model": 1.0}]
+    with visiting(page, write_lines(tmp_path / "long.jsonl", [made])) as url:
+        page.goto(f"{url}#/row?file=0&row=0")
+        page.wait_for_selector(".turn-bar")
+        assert page.locator(".turn-bar").count() == 301
+        page.keyboard.press("s")
+        for _ in range(2):
+            page.keyboard.press("]")
+        assert page.inner_text("#turn-label") == "turn 3 of 301, 210 ms"
+        assert page.locator("[data-turn]:visible").count() == 1
+        assert '"bed": 2' in page.inner_text("[data-turn]:visible")
+        page.locator(".turn-bar").last.click()
+        assert "all empty" in page.inner_text("[data-turn]:visible")
+
+
+def test_cut_texts_of_the_table_are_shown_whole(page: Any, tmp_path: Path) -> None:
+    prompt, answer = (f"{word} " * 60 + "end" for word in ("ask", "reply"))
+    with visiting(page, write_lines(tmp_path / "one.jsonl", [record(prompt, answer)])) as url:
+        page.goto(url)
+        page.wait_for_selector("tr[data-row]")
+        assert "end" not in page.inner_text("tr[data-row]")
+        page.keyboard.press("w")
+        until_sync(lambda: page.inner_text("tr.whole").count("end") == 2)
+
+
 def test_search_finds_and_opens_the_place(page: Any, show: Callable[[str], Any]) -> None:
     show("#/rows?file=0")
     page.keyboard.press("/")
@@ -399,8 +445,8 @@ def test_a_file_that_grows_is_followed(page: Any, tmp_path: Path) -> None:
             file.write(path.read_text())
         count = "fetch('/api/files').then(reply => reply.json()).then(found => found.files[0].rows)"
         until_sync(lambda: page.evaluate(count) == 2)
-        page.reload()
-        page.wait_for_selector("tr[data-row='1']")
+        page.wait_for_selector("tr.new[data-row='1']")
+        page.wait_for_selector("#range:has-text('of 2')")
 
 
 NO_ROWS_AT_FIRST = """

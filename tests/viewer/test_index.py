@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.resume import InputFile, Manifest, write_manifest
 from nemo_gym.viewer import queries
-from nemo_gym.viewer.display import raw_value, read_vocabulary, row_view, token_view
+from nemo_gym.viewer.display import raw_value, row_view, token_view
 from nemo_gym.viewer.index import KEPT_FROM_BYTES, Index
 from nemo_gym.viewer.queries import CHUNK, FilterError, Hit, Progress, search
 from nemo_gym.viewer.records import MAX_PARSED_BYTES, describe
+from nemo_gym.viewer.vocabulary import read_vocabulary, vocabulary_of_run
 from tests.jsonl import write_lines
 from tests.polling import PATIENCE_S, until_sync
 from tests.viewer.sample_files import failure, math_records, record, text_message, token_record
@@ -98,9 +101,17 @@ def test_a_response_without_a_finite_reward_is_not_a_dataset_row(tmp_path: Path)
     ],
 )
 def test_a_file_of_another_kind_is_reported(tmp_path: Path, content: bytes, rows: int, note: str | None) -> None:
-    (tmp_path / "rollouts.json").write_bytes(content)
-    with indexed(tmp_path / "rollouts.json") as index:
+    path = tmp_path / "rollouts.json"
+    path.write_bytes(content)
+    os.utime(path, (0, 0))
+    with indexed(path) as index:
         assert (index.rows, index.progress()["note"]) == (rows, note)
+
+
+def test_half_a_line_at_the_end_of_a_file_that_is_being_written_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "rollouts.jsonl").write_bytes(b'{"reward": 1}\n{"rew')
+    with indexed(tmp_path / "rollouts.jsonl") as index:
+        assert (index.rows, index.progress()["note"]) == (1, None)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
@@ -429,6 +440,35 @@ def test_tokens_have_the_text_that_the_record_or_a_vocabulary_has(tmp_path: Path
 def test_vocabularies_of_every_usual_kind_are_read(tmp_path: Path, vocabulary: Any, texts: dict[int, str]) -> None:
     (tmp_path / "t.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
     assert read_vocabulary(str(tmp_path / "t.json")) == texts
+
+
+def test_the_bundled_model_shows_the_text_of_its_tokens(tmp_path: Path) -> None:
+    def gguf(*pairs: tuple[str, int, bytes]) -> bytes:
+        values = (text(name) + struct.pack("<I", kind) + value for name, kind, value in pairs)
+        return struct.pack("<4sIQQ", b"GGUF", 3, 0, len(pairs)) + b"".join(values)
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    tokens = ["<|im_end|>", "Ġhello", "Ċ"]
+    listed = struct.pack("<IQ", 8, len(tokens)) + b"".join(map(text, tokens))
+    pairs = [
+        ("general.name", 8, text("tiny")),
+        ("size", 4, struct.pack("<I", 7)),
+        ("tokenizer.ggml.tokens", 9, listed),
+    ]
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(gguf(*pairs))
+    assert read_vocabulary(str(path)) == {0: "<|im_end|>", 1: " hello", 2: "\n"}
+    output = write_lines(tmp_path / "run.jsonl", [])
+    model = {"local_model": {"entrypoint": "app.py", "gguf_fpath": str(path)}}
+    servers = {"policy_model": {"responses_api_models": model}}
+    write_manifest(output, Manifest(input=InputFile(path="", sha256=""), options={}, servers=servers))
+    assert vocabulary_of_run(output)[1] == " hello"
+    assert vocabulary_of_run(tmp_path / "other.jsonl") == {}
+    path.write_bytes(gguf(*pairs[:-1]))
+    with pytest.raises(ConfigError, match="vocabulary"):
+        read_vocabulary(str(path))
 
 
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -225,7 +225,9 @@ class Agent:
         assert request is not None
         kill(session.pid, _signal.SIGSTOP)
         self._action_ended()
-        self._reply(request, frames.RESULT, pack(frames.OUTCOME.pack(0, session.reason, False, 0), report))
+        self._reply(
+            request, frames.RESULT, pack(frames.OUTCOME.pack(0, session.reason, False, session.cpu_us()), report)
+        )
 
     def _session_exited(self, session: PythonSession) -> None:
         """Read what the session sent before it exited. A forked process may still hold its end of the socket."""

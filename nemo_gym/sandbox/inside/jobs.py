@@ -313,12 +313,14 @@ class PythonSession:
         """The current request. Without one the process is stopped, so that none of its threads keeps running."""
         self.deadline = self.cpu_deadline = self._kill_at = 0.0
         self.reason = NO_LIMIT
+        self._cpu_started = 0.0
         self._to_send = memoryview(b"")
         self._received = bytearray()
         self._max_report_bytes = 0
 
     def ask(self, request: int, limit: Limit, source: bytes, cpu_used: float) -> None:
         self.request, self.reason = request, NO_LIMIT
+        self._cpu_started = self._cpu_time_s()
         self.deadline = time.monotonic() + limit.wall_s
         self.cpu_deadline = cpu_used + limit.cpu_s
         self._max_report_bytes = max_report_bytes(limit.output) + OVERHEAD_BYTES // 2
@@ -326,6 +328,16 @@ class PythonSession:
         self._to_send = memoryview(lengths + source)
         kill(self.pid, _signal.SIGCONT)
         self._send()
+
+    def cpu_us(self) -> int:
+        """Return the CPU time in microseconds that the process has used since the request."""
+        return max(0, int((self._cpu_time_s() - self._cpu_started) * 1e6))
+
+    def _cpu_time_s(self) -> float:
+        try:
+            return time.clock_gettime((~self.pid << 3) | 2)  # the clock id that clock_getcpuclockid(3) returns
+        except OSError:
+            return 0.0
 
     @property
     def is_sending(self) -> bool:

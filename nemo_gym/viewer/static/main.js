@@ -52,7 +52,7 @@ function where() {
 function whose(file) {
   const run = fileNamed(state.files, file)?.run;
   if (!run?.environment) return null;
-  const parts = [h("b", {}, run.environment), run.model, run.agent && run.agent !== run.environment ? h("span", { class: "quiet" }, run.agent) : null];
+  const parts = [h("b", {}, run.environment), run.model, run.agent && !run.agent.includes(run.environment) ? h("span", { class: "quiet" }, run.agent) : null];
   return h("span", { id: "whose", title: run.output }, parts.filter(Boolean).map((part, place) => [place ? " · " : "", part]));
 }
 

@@ -8,12 +8,19 @@ import { go, link, withParams } from "./route.js";
 import { listAddress, neighbour } from "./selection.js";
 import { squares } from "./tasks.js";
 import { inside, place, plainText, rawLink, textOf, togglePlain } from "./text.js";
+import { states } from "./state.js";
 import { itemsOf, thread } from "./thread.js";
+import { turnStrip, withTurns } from "./turns.js";
 
-const EXPECTED = /^(expected|ground_truth|reference|target|gold|correct|label|solution)/i;
+const EXPECTED = /^(expected(?!_state$)|exp_|ground_truth|reference|target|gold|correct|label|solution|right$)/i;
 const GIVEN = /^(extracted|parsed|predicted|model_answer|given|answer$)/i;
 const MAX_FIELDS = 400;
-const NOT_FIELDS = new Set(["responses_create_params", "response", "reward", "row", "messages"]);
+const NOT_FIELDS = new Set(["responses_create_params", "response", "reward", "row", "messages", "final_state", "expected_state", "judge_evaluations", "judge_reasons", "reward_components"]);
+// Shown above as task and repeat.
+const INDICES = new Set(["_task_index", "_ng_task_index", "_repeat_index", "_ng_rollout_index", "_seconds", "_row_fields"]);
+
+// A list of short texts, such as the forms of an answer, as one line.
+const listed = (value) => (Array.isArray(value) && value.every((each) => typeof each !== "object" && String(each).length < 60) ? value.join(", ") : value);
 
 function answers(record, output, where) {
   const source = typeof record.cause === "string" && record.row && typeof record.row === "object" ? record.row : record;
@@ -28,7 +35,7 @@ function answers(record, output, where) {
     given = text ? [["last message", text]] : [];
   }
   const side = (title, pairs) =>
-    h("div", { class: title }, h("div", { class: "label" }, title), pairs.length ? pairs.map(([name, value]) => h("div", {}, h("span", { class: "quiet" }, visible(name)), textOf(value, inside(where, name)))) : h("p", { class: "quiet" }, "none"));
+    h("div", { class: title }, h("div", { class: "label" }, title), pairs.length ? pairs.map(([name, value]) => h("div", {}, h("span", { class: "quiet" }, visible(name)), textOf(listed(value), inside(where, name)))) : h("p", { class: "quiet" }, "none"));
   return h("section", { class: "answers sides" }, side("expected", expected), side("given", given));
 }
 
@@ -58,10 +65,10 @@ function fieldList(record, where) {
     const shown = isLong ? h("details", {}, h("summary", {}, visible(plainText(value).slice(0, 80))), textOf(value, inside(where, ...path), { code: true })) : visible(String(value));
     rows.push(h("tr", {}, h("td", {}, visible(name)), h("td", {}, shown)));
   };
-  for (const [name, value] of entries(record)) if (!NOT_FIELDS.has(name)) add(name, value, [name]);
-  for (const [name, value] of entries(record.response)) if (!["output", "tools", "participants"].includes(name)) add(`response.${name}`, value, ["response", name]);
+  for (const [name, value] of entries(record)) if (!NOT_FIELDS.has(name) && !INDICES.has(name)) add(name, value, [name]);
+  for (const [name, value] of entries(record.response)) if (!["output", "tools", "participants", "step_seconds"].includes(name)) add(`response.${name}`, value, ["response", name]);
   for (const [name, value] of entries(record.responses_create_params)) if (name !== "input" && name !== "tools") add(name, value, ["responses_create_params", name]);
-  for (const [name, value] of entries(record.row)) if (name !== "responses_create_params") add(`row.${name}`, value, ["row", name]);
+  for (const [name, value] of entries(record.row)) if (name !== "responses_create_params" && !INDICES.has(name)) add(`row.${name}`, value, ["row", name]);
   return rows.length === 0 ? null : h("section", { class: "card" }, h("h2", {}, "Fields"), h("table", { class: "plain fields" }, rows));
 }
 
@@ -110,7 +117,7 @@ function verdicts(record, where) {
   };
   const line = (one, at) =>
     h("div", { class: "verdict" }, h("div", { class: "quiet" }, `judge ${visible(brief(one.response?.model ?? ""))}`, one.verdict_label ? h("b", {}, ` ${visible(brief(one.verdict_label))}`) : null), replyOf(one, at));
-  const scores = components.map(([name, value]) => h("tr", {}, h("td", {}, visible(name)), h("td", { class: rewardClass(value) }, number(value))));
+  const scores = components.map(([name, value]) => h("tr", {}, h("td", {}, visible(name)), h("td", {}, h("meter", { min: Math.min(0, value), max: Math.max(1, value), value })), h("td", {}, h("span", { class: rewardClass(value) }, number(value)))));
   return h("section", { class: "card verdicts" }, h("h2", {}, "Verdicts"), notes.length ? h("p", { class: "quiet" }, notes.join(", ")) : null, scores.length ? h("table", { class: "plain" }, scores) : null, asked.map(line));
 }
 
@@ -122,10 +129,18 @@ export function rolloutBody(found, file) {
     return h("div", {}, h("p", { class: "warn" }, why, rawLink(where)), textOf(found.raw ?? plainText(found.record), where, { code: true }));
   }
   const { record } = found;
-  const { input, output, tools } = itemsOf(record);
+  const { input, output: items, tools } = itemsOf(record);
+  const output = withTurns(items);
+  const conversation = thread([...input, ...output], where);
+  const turns = turnStrip(record, output, () => conversation);
   const failure = typeof record.cause === "string" ? h("p", { class: "error" }, visible(plainText(record.message ?? "")).slice(0, 4000)) : null;
-  return h("div", {}, h("div", { class: "badges" }, badges(record, found)), failure, answers(record, output, where), verdicts(record, where), toolList(tools, where), thread([...input, ...output], where), participants(record, where), runAgain(found.fork, output), fieldList(record, where));
+  const body = h("div", {}, h("div", { class: "badges" }, badges(record, found)), failure, answers(record, output, where), states(record, where), verdicts(record, where), toolList(tools, where), turns?.strip, conversation, participants(record, where), runAgain(found.fork, output), fieldList(record, where));
+  turnKeys.set(body, turns?.keys ?? {});
+  return body;
 }
+
+// The keys that step through the turns of a rollout that is shown.
+const turnKeys = new WeakMap();
 
 function highlight(root, text) {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
@@ -183,6 +198,7 @@ export async function rowView({ params, file, signal }) {
     ),
   );
   setViewKeys({
+    ...turnKeys.get(view),
     j: () => step(1),
     k: () => step(-1),
     u: () => (location.hash = back),

@@ -12,7 +12,8 @@ const MAX_COMPARED = 8;
 const EVERY_MS = 3000;
 const chosen = new Set();
 
-const when = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }) : "–");
+const when = (seconds, style = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false }) => (seconds ? new Date(seconds * 1000).toLocaleString("en", style) : "–");
+const WHOLE = { dateStyle: "full", timeStyle: "long" };
 const nameOf = (run) => run.environment || run.output.split("/").at(-1);
 const open = (run) => go("rows", { file: run.id });
 
@@ -87,7 +88,7 @@ function stateOf(run) {
   return run.state === "interrupted" ? h("span", { class: "outcome warned" }, "interrupted") : null;
 }
 
-function line(run, isRegistry, onSelect) {
+function line(run, { isRegistry, hasCommits }, onSelect) {
   const name = visible(nameOf(run));
   const interval = run.interval_95 ? ` ${number(run.interval_95[0], 2)} to ${number(run.interval_95[1], 2)}` : "";
   const tokens = (run.input_tokens || 0) + (run.output_tokens || 0);
@@ -102,21 +103,23 @@ function line(run, isRegistry, onSelect) {
     h("td", { class: "num" }, run.total ? `${number(run.scored ?? 0)} of ${number(run.total)}` : number(run.scored)),
     h("td", { class: `num${run.failed ? " down" : ""}` }, run.failed ? number(run.failed) : "–"),
     h("td", { class: "num" }, run.cost === null ? (tokens ? `${number(tokens)} tokens` : "–") : `$${run.cost.toFixed(2)}`),
-    h("td", { class: "num" }, when(run.started_at)),
+    h("td", { class: "num", title: when(run.started_at, WHOLE) }, when(run.started_at)),
     h("td", { class: "num" }, duration(run.seconds)),
-    h("td", {}, run.commit ? h("code", { title: run.commit }, run.commit.slice(0, 7)) : "–"),
+    hasCommits ? h("td", {}, run.commit ? h("code", { title: run.commit }, run.commit.slice(0, 7)) : "–") : null,
     h("td", {}, run.config_hash ? h("code", { title: "Hash of dataset, options, configuration and code: equal if made the same way" }, run.config_hash.slice(0, 6)) : "–"),
     tagCell(run, isRegistry),
   );
 }
 
-const HEAD = [["", ""], ["environment", ""], ["model", ""], ["mean reward, 95 %", "num"], ["scored", "num"], ["failed", "num"], ["cost", "num"], ["started", "num"], ["took", "num"], ["commit", ""], ["made as", ""], ["tags", ""]];
+const HEAD = [["", ""], ["environment", ""], ["model", ""], ["mean reward, 95 %", "num"], ["scored", "num"], ["failed", "num"], ["cost", "num"], ["started", "num"], ["took", "num"], ["commit", ""], ["config", ""], ["tags", ""]];
 
 function table(found, onSelect) {
-  const rows = (runs) => runs.map((run) => line(run, found.is_registry, onSelect));
+  const shown = { isRegistry: found.is_registry, hasCommits: found.runs.some((run) => run.commit) };
+  const head = HEAD.filter(([title]) => title !== "commit" || shown.hasCommits);
+  const rows = (runs) => runs.map((run) => line(run, shown, onSelect));
   const folders = grouped(found.runs, (run) => run.folder);
   const parts = found.is_registry ? [rows(found.runs)] : folders.sort(([one], [other]) => one.localeCompare(other)).map(([folder, runs]) => [folderLine(folder, runs), ...rows(runs)]);
-  return h("div", { class: "scroll" }, h("table", { class: "rows runs" }, h("thead", {}, h("tr", {}, HEAD.map(([title, kind]) => h("th", { class: kind }, title)))), parts.map((part) => h("tbody", {}, part))));
+  return h("div", { class: "scroll wide" }, h("table", { class: "rows runs" }, h("thead", {}, h("tr", {}, head.map(([title, kind]) => h("th", { class: kind }, title)))), parts.map((part) => h("tbody", {}, part))));
 }
 
 function folderLine(folder, runs) {

@@ -6,9 +6,12 @@ import { bytes, duration, h, number, percent, replace, rewardClass, visible } fr
 import { exportRows } from "./export.js";
 import { setViewKeys } from "./keys.js";
 import { current, fileNamed, go, link, withParams } from "./route.js";
+import { plainText } from "./text.js";
+import { itemsOf } from "./thread.js";
 import { clearSelection, isSelected, rememberList, select, selectedRows } from "./selection.js";
 
 const PAGE = 100;
+const MAX_WHOLE = 20000;
 // Name, title, cell, and the value that must be there for some row of the page, so that no column is empty.
 const COLUMNS = [
   ["row", "row", (row) => number(row.id)],
@@ -37,7 +40,7 @@ function header(params, columns, extra, texts) {
     const kind = columns.some(([name]) => name === field) ? isNumber(field) : "";
     return h("th", { class: `${kind} ${isOn ? "on" : ""}`, "aria-sort": isOn ? (sort.startsWith("-") ? "descending" : "ascending") : null }, h("a", { href: withParams({ sort: next }), title: `Sort by ${field}` }, title + mark));
   };
-  return h("tr", {}, h("th", {}), columns.map(head), extra.map((name) => head([name, name])), texts.map((name) => head([name, name])));
+  return h("tr", {}, h("th", {}), columns.map(head), extra.map((name) => head([name, name])), texts.map((name) => head([name, name])), h("th", {}));
 }
 
 function line(row, file, columns, extra, texts, onSelect) {
@@ -51,6 +54,11 @@ function line(row, file, columns, extra, texts, onSelect) {
   const cells = columns.map(([field, , show]) => h("td", { class: `c-${field} ${isNumber(field)}` }, show(row)));
   const fields = extra.map((name) => h("td", {}, visible(String(row.fields[name] ?? "–"))));
   const text = (value) => h("td", { class: "text" }, h("a", { href: open }, visible(value || "")));
+  const expand = async (event) => {
+    const shown = event.currentTarget.closest("tr");
+    event.stopPropagation();
+    await showWhole(shown, row, file, texts);
+  };
   return h(
     "tr",
     { "data-row": row.id, onclick: (event) => event.target.closest("a, input") || go("row", { file, row: row.id }) },
@@ -58,8 +66,26 @@ function line(row, file, columns, extra, texts, onSelect) {
     cells,
     fields,
     texts.map((name) => text(row[name])),
+    h("td", {}, h("button", { class: "whole", title: "Whole prompt and answer (w)", "aria-expanded": "false", onclick: expand }, "⤢")),
   );
 }
+
+// Show the whole prompt and answer of a row in the table, or cut them again.
+async function showWhole(shown, row, file, texts) {
+  const isWhole = shown.classList.toggle("whole");
+  shown.querySelector("button.whole").setAttribute("aria-expanded", String(isWhole));
+  if (!shown.dataset.read) {
+    shown.dataset.read = "true";
+    const { record } = await get("row", { file, row: row.id });
+    if (record === null || typeof record !== "object") return;
+    const { input, output } = itemsOf(record);
+    const said = (items, role) => items.filter(({ item }) => item?.role === role).map(({ item }) => contentText(item.content)).findLast(Boolean);
+    const whole = { prompt: said(input, "user"), answer: record.message ?? said(output, "assistant") };
+    shown.querySelectorAll("td.text a").forEach((cell, place) => whole[texts[place]] && (cell.textContent = visible(String(whole[texts[place]]).slice(0, MAX_WHOLE))));
+  }
+}
+
+const contentText = (content) => (Array.isArray(content) ? content.map((part) => plainText(part?.text ?? "")).join("\n") : plainText(content ?? ""));
 
 function filterForm(params, fields, chosen) {
   const input = h("input", {
@@ -184,26 +210,35 @@ export async function rowsView({ params, file, files, signal }) {
     k: () => mark(view, -1),
     Enter: () => marked() && go("row", { file, row: marked().dataset.row }),
     x: () => marked()?.querySelector("input").click(),
+    w: () => (marked() ? [marked()] : [...view.querySelectorAll("tr[data-row]")]).forEach((shown) => shown.querySelector("button.whole").click()),
     f: () => view.querySelector("#filter").focus(),
     e: () => selectedRows().length && exportRows(selectedRows()),
   });
-  if (!page.progress.complete && !offset) follow(file, page, signal);
+  const isAtEnd = !where && !params.get("sort") && page.rows.length < PAGE && offset + page.rows.length === page.total;
+  const add = (rows) => body.append(...rows.map((row) => Object.assign(line(row, file, columns, extra, texts, onSelect), { className: "new" })));
+  follow({ file, page, offset, asked, add: isAtEnd && page.rows.length ? add : null }, signal);
   return view;
 }
 
-// While rows are still being indexed or written, say so when there are more, without moving what the user reads: a page
-// without rows is shown again.
-async function follow(file, page, signal) {
+// While rows are being indexed or written: the last page grows with them, and other pages say how many there are,
+// without moving what the user reads. A page without rows is shown again.
+async function follow({ file, page, offset, asked, add }, signal) {
+  let shown = page.rows.length;
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, 1500));
     if (signal.aborted) return;
     const range = document.getElementById("range");
     const now = await get("files", {}, signal).catch(() => null);
     const found = now && fileNamed(now.files, file);
-    if (!found || !range) return;
+    if (!found || !range || signal.aborted) return;
     const isUnread = !page.rows.length && !current().params.get("where") && document.activeElement.id !== "filter";
     if (found.rows && isUnread) return window.dispatchEvent(new HashChangeEvent("hashchange"));
-    if (found.rows > page.total) range.textContent = `${range.textContent.split(" · ")[0]} · ${number(found.rows)} rows so far`;
-    if (found.complete) return;
+    if (add && shown < PAGE && found.rows > offset + shown) {
+      const more = await get("rows", { ...asked, offset: offset + shown, limit: PAGE - shown }, signal).catch(() => ({ rows: [] }));
+      if (signal.aborted) return;
+      add(more.rows);
+      shown += more.rows.length;
+      range.textContent = `${number(offset + 1)}–${number(offset + shown)} of ${number(found.rows)}`;
+    } else if (found.rows > offset + shown && found.rows > page.total) range.textContent = `${range.textContent.split(" · ")[0]} · ${number(found.rows)} rows so far`;
   }
 }

@@ -8,17 +8,19 @@ const MAX_ITEMS = 400;
 
 // Chat messages with `tool_calls` and role `tool` as the items of the Responses API.
 function normalize(items) {
-  return items.flatMap(({ item, path }) => {
-    if (item === null || typeof item !== "object") return [{ item: { role: "user", content: String(item) }, path }];
-    if (item.role === "tool") return [{ item: { type: "function_call_output", call_id: item.tool_call_id, output: item.content }, path, outputKey: "content" }];
-    const calls = (Array.isArray(item.tool_calls) ? item.tool_calls : []).map((call, number) => ({
-      item: { type: "function_call", call_id: call?.id, name: call?.function?.name, arguments: call?.function?.arguments },
-      path: [...path, "tool_calls", number, "function"],
-    }));
-    const reasoning = item.reasoning_content ? [{ item: { type: "reasoning", content: item.reasoning_content }, path: [...path, "reasoning_content"] }] : [];
-    const isEmpty = calls.length && !item.content;
-    return [...reasoning, ...(isEmpty ? [] : [{ item, path }]), ...calls];
-  });
+  return items.flatMap(({ item, path, turn }) => normalized(item, path).map((each) => ({ ...each, turn })));
+}
+
+function normalized(item, path) {
+  if (item === null || typeof item !== "object") return [{ item: { role: "user", content: String(item) }, path }];
+  if (item.role === "tool") return [{ item: { type: "function_call_output", call_id: item.tool_call_id, output: item.content }, path, outputKey: "content" }];
+  const calls = (Array.isArray(item.tool_calls) ? item.tool_calls : []).map((call, number) => ({
+    item: { type: "function_call", call_id: call?.id, name: call?.function?.name, arguments: call?.function?.arguments },
+    path: [...path, "tool_calls", number, "function"],
+  }));
+  const reasoning = item.reasoning_content ? [{ item: { type: "reasoning", content: item.reasoning_content }, path: [...path, "reasoning_content"] }] : [];
+  const isEmpty = calls.length && !item.content;
+  return [...reasoning, ...(isEmpty ? [] : [{ item, path }]), ...calls];
 }
 
 function imageOf(part) {
@@ -118,7 +120,9 @@ export function thread(items, where) {
   };
   const list = h("div", { class: "thread" });
   const extend = (from) => {
-    list.append(...all.slice(from, from + MAX_ITEMS).map(show).filter(Boolean));
+    const shown = all.slice(from, from + MAX_ITEMS).map((each) => [each, show(each)]);
+    for (const [{ turn }, article] of shown) if (article && turn !== undefined) article.dataset.turn = turn;
+    list.append(...shown.map(([, article]) => article).filter(Boolean));
     const left = all.length - from - MAX_ITEMS;
     if (left <= 0) return;
     const more = h("button", { class: "more", onclick: () => (more.remove(), extend(from + MAX_ITEMS)) }, `Show more of ${number(left)} items`);

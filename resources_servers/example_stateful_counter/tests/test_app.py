@@ -161,7 +161,7 @@ async def test_the_output_is_not_read(response: dict[str, Any]) -> None:
         row = example_row(response=response, initial_count=3, expected_count=3)
         scored = (await environment.post("/verify", json=row)).json()
     assert scored["reward"] == 1.0
-    assert set(scored) == {"responses_create_params", "response", "reward"}
+    assert (scored["final_state"], scored["expected_state"]) == ({"count": 3}, {"count": 3})
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,17 @@ def long_event() -> dict[str, str]:
 )
 async def test_the_reward_compares_the_tables(ground_truth: Any, output: list[dict[str, Any]], reward: float) -> None:
     answer = await verified({**row(ground_truth=ground_truth), "response": response_of(*output)})
-    assert set(answer.json()) == {"responses_create_params", "response", "reward"}
     assert answer.json()["reward"] == reward
+
+
+async def test_the_record_has_what_was_changed_and_what_was_to_be_changed() -> None:
+    truth = [{"name": "email_delete_email", "arguments": '{"email_id": "00000000"}'}]
+    event = {"event_name": "\ud800", "participant_email": "a@b.c", "event_start": "2023-12-13", "duration": 10**30}
+    called = {"type": "function_call", "call_id": "c", "name": "calendar_create_event", "arguments": json.dumps(event)}
+    scored = (await verified({**row(ground_truth=truth), "response": response_of(called)})).json()
+    (made,) = scored["final_state"]["events"].values()
+    assert (made["event_name"], made["duration"]) == ("?", str(10**30))
+    assert scored["expected_state"] == {"mails": {"00000000": None}}
 
 
 NOTHING_FOUND = {"email_id": "99999999"}

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from nemo_gym.base_resources_server import BaseVerifyRequest, SimpleResourcesServer, tool
+from nemo_gym.compute import Compute
 
 
 def use_cpu(seconds: float) -> None:
@@ -18,6 +19,11 @@ class BusyResourcesServer(SimpleResourcesServer):
         for _ in range(4):
             use_cpu(seconds / 4)
             await asyncio.sleep(0)
+        return "done"
+
+    @tool
+    async def compute_elsewhere(self, seconds: float, compute: Compute) -> str:
+        await compute.run(use_cpu, seconds, timeout_s=60)
         return "done"
 
     @tool
