@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_gym.data.hubs.pypi import Members, chosen_categories
+from nemo_gym.errors import ConfigError
 from resources_servers.bfcl.apis import FUNCTION_DOCS
 from resources_servers.bfcl.calls import Language, offered_name
 
@@ -28,7 +29,7 @@ _JSON_TYPES = {
 def rows(members: Members, category: str | None = None, turns: str = "single") -> Iterator[dict[str, Any]]:
     """The rows with one turn, or those with several."""
     if turns == "single" and category is not None and category.startswith("multi_turn"):
-        category = f"{category}; use `ng eval bfcl_multi_turn` for it"
+        raise ConfigError(f"'{category}' is part of another benchmark: ng eval bfcl_multi_turn --category {category}")
     for each in chosen_categories(SINGLE_TURN if turns == "single" else MULTI_TURN, category):
         problems = list(members.json_lines(f"{DATA}/BFCL_v4_{each}.json"))
         answers: Any = [{"ground_truth": []}] * len(problems)
