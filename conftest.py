@@ -30,7 +30,14 @@ SLOW_MODULES = frozenset(
     (
         *("test_descriptor_limit", "test_watchdog", "test_http_protocol"),
         *("test_error_responses", "test_hugging_face", "test_gitlab", "test_generate", "test_import_rows"),
-        *("test_prepare", "test_readme_tables", "test_reply_limits", "test_response_desync", "test_openai_package"),
+        *(
+            "test_prepare",
+            "test_pypi",
+            "test_readme_tables",
+            "test_reply_limits",
+            "test_response_desync",
+            "test_openai_package",
+        ),
     )
 )
 

@@ -24,6 +24,7 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponse,
     NeMoGymResponseContent,
     NeMoGymResponseCreateParamsNonStreaming,
+    NeMoGymToolParam,
 )
 from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
 from nemo_gym.server.aggregate_metrics import AggregateMetricsEndpoint, AggregateMetricsMixin
@@ -146,6 +147,8 @@ class NextMessage(BaseModel):
     role: Literal["user", "system", "developer"] = "user"
     to: str | None = None
     """Which policy acts next; needed only if there are several."""
+    added_tools: list[NeMoGymToolParam] = []
+    """Tools that the policy may call from now on, besides those that it has."""
 
 
 class NextMessageReply(BaseModel):

@@ -243,6 +243,9 @@ class ToolCallingAgentConfig(BaseResponsesAPIAgentConfig):
     max_steps: int | None = Field(default=200, ge=1)
     """Maximum number of model calls. After it the rollout is scored without another one, its response has
     `ended_by: max_steps`, and it counts as cut off. Null: no limit but the time."""
+    execute_tools: bool = True
+    """Run the tool calls of the model. If false, a reply with calls ends the turn, as one with a message does: for
+    rows that are scored by the calls alone."""
     concurrent_tool_calls: bool = False
     """Run the tool calls of one reply at the same time. Only for environments whose tools do not depend on each
     other's order."""
@@ -340,6 +343,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
             calls = [item for item in reply.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
             if reply.incomplete_details:
                 return "incomplete"
+            if calls and not self.config.execute_tools:
+                return "message"
             if not calls and any(item.type == "message" for item in reply.output):
                 return "message"
             silent_steps = 0 if calls else silent_steps + 1

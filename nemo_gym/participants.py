@@ -51,6 +51,8 @@ class ParticipantConversation(Conversation):
     def hear(self, message: NextMessage, *, produced_by: str, turn: int) -> None:
         """Add a message of another participant or of the environment."""
         heard = NeMoGymEasyInputMessage(role=message.role, content=message.content, type="message")
+        if message.added_tools:
+            self.request = self.request.changed(tools=[*self.request.params.tools, *message.added_tools])
         self.extend([heard])
         self.origins.append(Origin(produced_by, turn))
 

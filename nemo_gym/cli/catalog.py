@@ -1,4 +1,4 @@
-"""`ng list`: the environments, agents, models and datasets that there are."""
+"""`ng list`: the environments, agents, models, datasets and benchmarks that there are."""
 
 import shutil
 import sys
@@ -10,11 +10,12 @@ from nemo_gym.common.words import shorten
 from nemo_gym.compat.gym_command import listed
 from nemo_gym.config.keys import ServerType
 from nemo_gym.config.types import CommandConfig
+from nemo_gym.data.hubs import pypi
 from nemo_gym.evaluation.catalog import ALIASES, Entry, agents_in, entries
 
 MAX_COLUMNS = 1000
 DOWNLOAD = "ng prepare_data +config_paths=[...] +mode=train_preparation +should_download=true +output_dirpath=data"
-Kind = Literal["environments", "agents", "models", "datasets"]
+Kind = Literal["environments", "agents", "models", "datasets", "benchmarks"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _FOLDERS: dict[Kind, ServerType] = {
     "environments": "resources_servers",
@@ -24,13 +25,14 @@ _FOLDERS: dict[Kind, ServerType] = {
 
 
 class ListConfig(CommandConfig):
-    """List the environments, agents, models and datasets that there are, one line each.
+    """List the environments, agents, models, datasets and benchmarks that there are, one line each.
 
     Examples:
 
     ```bash
     ng list
     ng list datasets
+    ng list --benchmarks
     ```
     """
 
@@ -39,11 +41,15 @@ class ListConfig(CommandConfig):
     kind: Kind | None = None
     """What to list. By default everything."""
 
+    benchmarks: bool = False
+    """List the benchmarks only, as `ng list benchmarks` does."""
+
 
 @command(ListConfig)
 def list_all(options: ListConfig) -> None:
-    """List environments, agents, models and datasets."""
-    found = {kind: list(_items(kind)) for kind in KINDS if options.kind in (None, kind)}
+    """List environments, agents, models, datasets and benchmarks."""
+    wanted = "benchmarks" if options.benchmarks else options.kind
+    found = {kind: list(_items(kind)) for kind in KINDS if wanted in (None, kind)}
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_COLUMNS
     lines = []
     for kind, items in found.items():
@@ -59,6 +65,9 @@ def _items(kind: Kind) -> Iterator[dict[str, Any]]:
     if kind == "datasets":
         yield from _datasets()
         return
+    if kind == "benchmarks":
+        yield from _benchmarks()
+        return
     yield from map(_item, entries(_FOLDERS[kind]))
     if kind == "environments":
         yield from ({"name": name, "description": "a configuration"} for name in listed(["list", "environments"]))
@@ -70,6 +79,38 @@ def _item(entry: Entry) -> dict[str, Any]:
         return {"name": entry.name, "description": entry.description}
     needs = f"[needs pip install 'nemo-gym[{extra}]']"
     return {"name": entry.name, "description": f"{needs} {entry.description}", "missing_extra": extra}
+
+
+def _benchmarks() -> Iterator[dict[str, Any]]:
+    """The datasets that are made of packages, under the names by which `ng eval` finds them."""
+    for environment in entries("resources_servers"):
+        extra = environment.missing_extra
+        for config in environment.configs:
+            packaged = [each.packaged for agent in agents_in(config) for each in agent.datasets if each.packaged]
+            for each in packaged[:1]:
+                source = pypi.identifier_of(each)
+                item = {
+                    "name": config.stem,
+                    "rows": source.num_rows,
+                    "license": each.license or source.license,
+                    "package": f"{source.package} {source.version}",
+                    "size_bytes": source.size_bytes,
+                    "is_fetched": pypi.is_here(source),
+                    "do_nothing_reward": each.do_nothing_reward,
+                    "missing_extra": extra,
+                }
+                yield {**item, "description": _benchmark_text(item)}
+
+
+def _benchmark_text(item: dict[str, Any]) -> str:
+    size, here = pypi.size_text(item["size_bytes"]), "fetched" if item["is_fetched"] else "not fetched"
+    rows = "many rows" if item["rows"] is None else f"{item['rows']:,} rows"
+    parts = [rows, str(item["license"]), f"{item['package']}, {size}, {here}"]
+    if item["do_nothing_reward"] is not None:
+        parts.append(f"doing nothing scores {item['do_nothing_reward']:.3g}")
+    if item["missing_extra"]:
+        parts.append(f"needs pip install 'nemo-gym[{item['missing_extra']}]'")
+    return "; ".join(parts)
 
 
 def _datasets() -> Iterator[dict[str, Any]]:

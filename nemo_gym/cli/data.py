@@ -23,7 +23,7 @@ from nemo_gym.config.command_options import CommandConfig
 from nemo_gym.config.types import DatasetConfig
 from nemo_gym.data.generate import GenerateDataConfig
 from nemo_gym.data.generate import generate_data as generate_files
-from nemo_gym.data.hubs import gitlab, hugging_face
+from nemo_gym.data.hubs import gitlab, hugging_face, pypi
 from nemo_gym.data.hubs.gitlab import (
     DeleteJsonlDatasetGitlabConfig,
     DownloadJsonlDatasetGitlabConfig,
@@ -343,8 +343,11 @@ def _prepare(dataset: DatasetConfig, options: PrepareBenchmarkConfig, venvs: Ven
     path = Path(dataset.jsonl_fpath)
     if options.use_cached_prepared_benchmarks and path.is_file():
         return path
+    if dataset.pypi_identifier is not None:
+        pypi.write_rows(dataset, path, _say)
+        return path
     if dataset.prepare_script is None:
-        raise ConfigError(f"The benchmark '{dataset.name}' has no prepare_script.")
+        raise ConfigError(f"The benchmark '{dataset.name}' has neither prepare_script nor pypi_identifier.")
     script = find(dataset.prepare_script, what="prepare_script")
     roots = os.pathsep.join(map(str, search_roots()))
     done = subprocess.run(

@@ -25,7 +25,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.evaluation.models import Scripted, Setup, merged, model_setup
 from nemo_gym.evaluation.rows import write_dataset
 from nemo_gym.evaluation.run import check_all_rows
-from nemo_gym.evaluation.setup import Target, dataset_of, find_target, with_judge
+from nemo_gym.evaluation.setup import Target, dataset_entry, dataset_of, find_target, with_judge
 from nemo_gym.rollouts.collection import Collection
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.metrics import RunningMetrics
@@ -45,6 +45,7 @@ class EvalConfig(CommandConfig):
     ng eval resources_servers/my_env --model gpt-4.1 --limit 20 --repeats 4
     ng eval my_env --agent my_module:MyAgent --script replies.jsonl
     ng eval mcqa calendar workplace_assistant --model gpt-4.1
+    ng eval human_eval --model gpt-4.1
     ```
     """
 
@@ -74,8 +75,11 @@ class EvalConfig(CommandConfig):
     """More YAML files, such as those of a judge or of settings. They win over the config of the environment."""
 
     dataset: str | None = None
-    """Name or type of a dataset in the config, or a file. By default its validation data or, if not on disk, its
-    examples."""
+    """Name or type of a dataset in the config, or a file. By default its benchmark, which is downloaded once, its
+    validation data or, if not on disk, its examples."""
+
+    category: str | None = None
+    """Use only the rows of this category of a benchmark, or of all categories that begin with it."""
 
     limit: int | None = Field(default=None, ge=0)
     """Use only the first N rows of the dataset. 0 means all."""
@@ -104,7 +108,7 @@ def find_by_name(given: DictConfig, environment: str | None = None) -> dict[str,
     name = environment or options.environment[0]
     target = find_target(name, options.agent)
     setup = _setup(options, target, given)
-    rows = dataset_of(target, options.dataset) if not _is_file(options.dataset) else str(options.dataset)
+    rows = str(options.dataset) if _is_file(options.dataset) else _rows(options, target)
     output = _output(options, target)
     return {
         **setup.settings,
@@ -137,16 +141,28 @@ def evaluate_model(options: EvalConfig, config: DictConfig) -> int:
 def _evaluate(
     options: EvalConfig, name: str, config: DictConfig, collection: RolloutCollectionConfig
 ) -> RunningMetrics:
-    own = find_target(name, options.agent).setup  # the classes of an agent are in no configuration
+    target = find_target(name, options.agent)
+    own = target.setup  # the classes of an agent are in no configuration
     model = options.script or options.model or _default_model(config)
     rows = Path(collection.input_jsonl_fpath)
     shown = rows.relative_to(Path.cwd()) if rows.is_relative_to(Path.cwd()) else rows
     print(f"{collection.agent_name} on {shown}, model: {model}", file=sys.stderr)
     try:
-        return collect_with_progress(Collection(config, collection, own.classes, own.code, check_all_rows))
+        metrics = collect_with_progress(Collection(config, collection, own.classes, own.code, check_all_rows))
+        _show_baseline(options, target)
+        return metrics
     except KeyboardInterrupt:
         _say_how_to_resume(collection.output_jsonl_fpath)
         raise
+
+
+def _show_baseline(options: EvalConfig, target: Target) -> None:
+    """Say what a policy that does nothing scores, if the config knows."""
+    entry = None if _is_file(options.dataset) else dataset_entry(target, options.dataset)
+    packaged = entry.packaged if entry else None
+    if packaged is not None and packaged.do_nothing_reward is not None:
+        score = f"{packaged.do_nothing_reward:.3g}"
+        print(f"On all rows of {packaged.name}, a policy that does nothing scores {score}.", file=sys.stderr)
 
 
 def _setup(options: EvalConfig, target: Target, given: DictConfig) -> Setup:
@@ -154,6 +170,10 @@ def _setup(options: EvalConfig, target: Target, given: DictConfig) -> Setup:
         raise ConfigError("Give --model or --script: a script is a model of its own.")
     model = options.model if options.script is None else Scripted(options.script)
     return merged(with_judge(target, options.judge, given).setup, model_setup(model, given))
+
+
+def _rows(options: EvalConfig, target: Target) -> str:
+    return dataset_of(target, options.dataset, options.category, say=partial(print, file=sys.stderr, flush=True))
 
 
 def _is_file(dataset: str | None) -> bool:

