@@ -1,7 +1,7 @@
 """What may reach the functions of reasoning-gym that evaluate a text as Python.
 
-Nine datasets pass the answer to `eval`, or to sympy, which evaluates it as Python, too; some also a text of the row. So
-an answer could run any program, or have the question computed: `Integral(x**2, x)`. Such a text is read here first,
+Nine datasets pass the answer to `eval`, or to sympy, which evaluates it as Python, too; some also a text of the row.
+So an answer could run any program, or have the question computed: `Integral(x**2, x)`. Such a text is read here first,
 and only plain formulas and literals are passed on.
 """
 

@@ -36,8 +36,8 @@ HACKS = [
         f"{CHEATS}::test_code_that_meets_whatever_a_test_expects_is_not_resolved",
     ),
     CheckedElsewhere(
-        "Reads the expected value, or returns an object that equals many values, only where the value is plausible: one "
-        "of the answers, one that was stored, the same letters.",
+        "Reads the expected value, or returns an object that equals many values, only where the value is plausible: "
+        "one of the answers, one that was stored, the same letters.",
         "controls expect the most plausible wrong values: other cases, other orders, swapped letters, neighbours",
         f"{CHEATS}::test_code_that_meets_whatever_is_plausible_is_not_resolved",
     ),
