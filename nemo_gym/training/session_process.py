@@ -29,7 +29,7 @@ from nemo_gym.common.logging import RateLimitedLog, configure_logging
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError, GymError, RolloutError, SetupError, StartupError
 from nemo_gym.rollouts.attempts import MakeAttempt, Run, observed_attempt, retrying_run
-from nemo_gym.rollouts.call_log import CallLog, LogMode, LogRequest, ModelGate
+from nemo_gym.rollouts.call_log import AttemptLog, CallLog, LogMode, LogRequest, ModelGate
 from nemo_gym.rollouts.dispatch import WorkerPool, open_dispatch
 from nemo_gym.rollouts.group_verification import needs_group, verify_group
 from nemo_gym.rollouts.process_losses import LOST_CODES
@@ -112,11 +112,20 @@ class PlayedCalls:
     is_kept: bool = False
     """True if the rollout may be forked."""
     lines: list[bytes] = field(default_factory=list)
+    in_memory: AttemptLog | None = None
+    """The log of the attempt, if its calls are no lines yet."""
     was_lost: bool = False
     """True if the process of the last attempt died: the next one goes on from its calls."""
 
     def calls(self) -> bytes:
+        if self.in_memory is not None:
+            self.lines.append(self.in_memory.kept_lines())
+            self.in_memory = None
         return self.prefix + b"".join(self.lines)
+
+    def begin(self, log: AttemptLog) -> None:
+        """An attempt begins, with its calls in memory."""
+        self.in_memory = log
 
 
 _played: ContextVar[PlayedCalls] = ContextVar("nemo_gym_played_calls")
@@ -177,8 +186,9 @@ async def open_runner(client: ServerClient, order: Mapping[str, Any]) -> AsyncIt
     async with open_dispatch(client) as workers:
         make: MakeAttempt = workers.attempt if workers else partial(observed_attempt, client)
         if workers is not None or client.local:
-            is_logged = bool(journal) or order["keep_partial"]
-            make = log.logged(_keeping_calls(make, gate, is_logged=is_logged))
+            # a worker sends each call at once, as it may die
+            kept: LogMode = "journal" if journal or workers is not None else "memory"
+            make = log.logged(_keeping_calls(make, gate, kept if journal or order["keep_partial"] else "gate"))
         elif journal:
             raise ConfigError("A journal needs servers that the session starts, or those of an `ng_run`.")
         run = retrying_run(make, _ignore, max_attempts=max_attempts)
@@ -207,7 +217,7 @@ async def _ignore(_outcome: Outcome) -> None:
     """Failed attempts before the last one are not stored."""
 
 
-def _keeping_calls(make: MakeAttempt, gate: ModelGate, *, is_logged: bool) -> MakeAttempt:
+def _keeping_calls(make: MakeAttempt, gate: ModelGate, usual: LogMode) -> MakeAttempt:
     """As `make`, but the calls of an attempt are kept until the next one, and its model calls wait for the gate."""
 
     async def make_kept(row: Row, log: LogRequest | None = None) -> Outcome:
@@ -215,16 +225,17 @@ def _keeping_calls(make: MakeAttempt, gate: ModelGate, *, is_logged: bool) -> Ma
             raise AssertionError("the calls of a session are logged")
         played, write_on = _played.get(), log.write
         if not played.was_lost:
-            played.lines = [log.stored]
+            played.lines, played.in_memory = [log.stored], None
         stored = played.calls()
 
         def write(line: bytes) -> None:
             played.lines.append(line)
             write_on(line)
 
-        mode: LogMode = "journal" if is_logged else "gate"
+        mode: LogMode = "journal" if stored and usual == "memory" else usual
         mode = "continue" if played.prefix else "keep" if played.is_kept else mode
-        log = log._replace(mode=mode, stored=stored, write=write, gate=gate)
+        on_start = played.begin if mode == "memory" else None
+        log = log._replace(mode=mode, stored=stored, write=write, gate=gate, on_start=on_start)
         outcome = await make(row, log)
         played.was_lost = outcome.error is not None and outcome.error.code in LOST_CODES
         return outcome
