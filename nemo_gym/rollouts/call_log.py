@@ -391,12 +391,13 @@ class StoredAttempt:
 class CallLog:
     """The file, with an index of the attempts that go on or are replayed."""
 
-    def __init__(self, path: Path, mode: LogMode, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, mode: LogMode, settings: Mapping[str, Any], *, option: str = "") -> None:
         blocks = [block for block in blocks_in(settings) if block.server_type == "responses_api_models"]
         hashed = [(block.name, block.implementation, _without_address(block.config)) for block in blocks]
         self._models = [block.name for block in blocks]
         self._models_hash = hashlib.sha256(orjson.dumps(hashed, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
-        self.path, self._mode = path, mode
+        self.path, self._mode, self._option = path, mode, option
+        """The option that says where it is, if it is not that of the mode."""
         self._run_id, self._started = secrets.token_hex(4), 0
         self._file: JsonlFile | None = None
         self._error: StorageError | None = None
@@ -410,7 +411,9 @@ class CallLog:
                 self._read_index(lines, lambda _row: False)
             yield
             return
-        with contextlib.closing(JsonlFile(self.path, _ROLES[self._mode])) as self._file:
+        role = _ROLES[self._mode]
+        role = role._replace(option=self._option or role.option)
+        with contextlib.closing(JsonlFile(self.path, role)) as self._file:
             self._file.repair()
             self._read_index(self._file.lines(), is_done)
             yield

@@ -86,7 +86,7 @@ class Message(IntEnum):
     CLOSE = 13
     """Trainer: stream. Its rollouts end, and the process sends its STATS."""
     STATS = 14
-    """Trainer: stream. Process: stream, counts."""
+    """Trainer: stream. Process: stream, statistics, whether that is the reply, whether the stream has ended."""
     BEGUN = 15
     """Process: stream, Begun."""
     GROUP = 16
@@ -182,7 +182,7 @@ async def open_runner(client: ServerClient, order: Mapping[str, Any]) -> AsyncIt
     gate = ModelGate()
     gate.set()
     settings: Any = OmegaConf.to_container(client.global_config_dict, resolve=True)
-    log = CallLog(Path(journal or os.devnull), "journal", settings)
+    log = CallLog(Path(journal or os.devnull), "journal", settings, option="journal")
     async with open_dispatch(client) as workers:
         make: MakeAttempt = workers.attempt if workers else partial(observed_attempt, client)
         if workers is not None or client.local:
@@ -399,6 +399,8 @@ class GroupStreamServer:
         """How many groups of each source were lost since one was complete."""
         self._is_done: bool | None = None
         self._is_polling = self._is_closed = False
+        self._has_news = False
+        """True if groups have begun or ended since the trainer got statistics, which it keeps if this process dies."""
 
     def restore(self, state: dict[str, Any], complete: list[tuple[int, int]], *rows: Any, body: bytes) -> None:
         """Begin, or go on from a state. These of its groups are complete, and these are their rows."""
@@ -414,16 +416,17 @@ class GroupStreamServer:
             self.scheduler.set_weights(*rest)
             self._is_done = None
         elif kind == Message.TAKE:
+            self._has_news = True
             self._track_staleness(*rest)
             self.scheduler.take(*rest)
             self._forget(*rest)
         elif kind == Message.DROP:
             self.scheduler.drop(*rest)
         elif kind == Message.STATS:
-            self._send(Message.STATS, self.scheduler.stats())
+            self._send_stats(is_reply=True)
         elif kind == Message.CLOSE:
             self.close()
-            self._send(Message.STATS, self.scheduler.stats())
+            self._send_stats(is_last=True)
             return
         self._poll_soon()
 
@@ -468,11 +471,18 @@ class GroupStreamServer:
         if scheduler.is_done is not self._is_done:
             self._is_done = scheduler.is_done
             self._send(Message.DONE, self._is_done)
+        if self._has_news:
+            self._send_stats()
+
+    def _send_stats(self, *, is_reply: bool = False, is_last: bool = False) -> None:
+        self._has_news = False
+        self._send(Message.STATS, self.scheduler.stats(), is_reply, is_last)
 
     def _act(self, now: float) -> None:
         scheduler, actions = self.scheduler, self.scheduler.poll(now)
         for event in actions.events:
             self._report(event)
+        self._has_news |= bool(actions.events)
         for rollout in actions.abort:
             if (task := self._tasks.pop(rollout, None)) is not None:
                 task.cancel()
@@ -583,6 +593,8 @@ def main() -> None:
     try:
         event_loop.run(serve_trainer(trainer, orjson.loads(sys.stdin.buffer.read())))
     except GymError as error:
-        with contextlib.suppress(OSError):  # it was ready, so the socket is closed, or the trainer is gone
+        try:
             trainer.sendall(frame([Message.NOT_READY, str(error)]))
-        sys.exit(str(error))
+        except OSError:  # it was ready, so the socket is closed, or the trainer is gone
+            sys.exit(str(error))
+        sys.exit(1)
