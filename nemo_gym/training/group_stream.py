@@ -403,7 +403,7 @@ class GroupStream:
 
 def _sum_of(before: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
     """The statistics of two processes, one after the other, as one."""
-    total = {name: 0 if name in NOW else count for name, count in before.items()}
+    total: dict[str, Any] = {name: 0 if name in NOW else count for name, count in before.items()}
     for name, value in stats.items():
         if isinstance(value, Mapping):
             total[name] = _sum_of(total.get(name, {}), value)
