@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from statistics import fmean
 from typing import Any
 
 from nemo_gym.bench.endpoint import Endpoint, EndpointSpec, serving_endpoint
@@ -33,6 +34,7 @@ class GroupsMeasured:
 
     way: str
     seconds: float
+    """The mean of the steps."""
     wasted_calls: int
     """Model calls of rollouts that nobody uses."""
     calls: int
@@ -67,14 +69,22 @@ def session_at(
             yield session, endpoint
 
 
-def measure_groups(environment: Environment, spec: EndpointSpec, *, groups: int) -> list[GroupsMeasured]:
-    """Measure the time to a number of complete groups, in each way."""
+def measure_groups(environment: Environment, spec: EndpointSpec, *, groups: int, steps: int) -> list[GroupsMeasured]:
+    """Measure the time to complete groups, in each way. The ways take turns, since each step depends on its slowest
+    rollouts, and the machine may be busy with something else."""
     with session_at(environment.config_paths, spec) as (session, endpoint):
         row = {**environment.rows[0], "agent_ref": {"type": "responses_api_agents", "name": environment.agent_name}}
         session.submit(row).result()
-        first = _measure(session, endpoint, row, Way("wait for all"), groups, spec.turns)
-        ways = ways_of(first.seconds)
-        return [first, *(_measure(session, endpoint, row, way, groups, spec.turns) for way in ways)]
+        wait_for_all = Way("wait for all")
+        first = _measure(session, endpoint, row, wait_for_all, groups, spec.turns)
+        ways = [wait_for_all, *ways_of(first.seconds)]
+        measured = [[_measure(session, endpoint, row, way, groups, spec.turns) for way in ways] for _ in range(steps)]
+        return [_mean(of_way) for of_way in zip(*measured, strict=True)]
+
+
+def _mean(measured: Sequence[GroupsMeasured]) -> GroupsMeasured:
+    wasted, calls = sum(each.wasted_calls for each in measured), sum(each.calls for each in measured)
+    return GroupsMeasured(measured[0].way, fmean(each.seconds for each in measured), wasted, calls)
 
 
 def _measure(

@@ -36,7 +36,7 @@ class BenchConfig(CommandConfig):
     ng_bench "+in_flight=[64,1024]" "+turns=[1,10]" +latency=lognormal:2:0.8
     ng_bench "+config_paths=[resources_servers/mcqa/configs/mcqa.yaml]" "+in_flight=[1024]" +fault_rate=0.02
     ng_bench +mode=sessions "+sessions=[128,2048]"
-    ng_bench +mode=groups +latency=lognormal:0.5:0.8 "+turns=[4]"
+    ng_bench +mode=groups +latency=lognormal:1:0.8 "+turns=[4]" +steps=3
     ```
     """
 
@@ -89,7 +89,7 @@ class BenchConfig(CommandConfig):
     """Sessions at once, with mode=sessions."""
 
     steps: int = Field(default=1, ge=1)
-    """Steps of a session, with mode=sessions."""
+    """Steps of a session, with mode=sessions; or of the training, of which mode=groups shows the mean."""
 
     step_wait_s: float = Field(default=1.0, ge=0)
     """With mode=sessions: seconds that the server waits in a step."""
@@ -139,7 +139,7 @@ def _bench_groups(options: BenchConfig) -> list[dict[str, Any]]:
 
     environment, latency = environment_of(options), str(Latency.parse(options.latency))
     spec = EndpointSpec(latency, options.turns[0], tool_arguments=environment.tool_arguments())
-    measured = measure_groups(environment, spec, groups=options.groups)
+    measured = measure_groups(environment, spec, groups=options.groups, steps=options.steps)
     print(f"{about(Machine.here())}\n\n{groups_table(measured)}")
     return [asdict(each) for each in measured]
 

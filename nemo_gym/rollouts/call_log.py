@@ -33,6 +33,7 @@ from nemo_gym.config.keys import blocks_in, changes, dotted
 from nemo_gym.errors import GROUP_VERIFICATION, NOT_RESTORED, Cause, ConfigError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.llm_api.responses import FrozenRequest
 from nemo_gym.llm_api.stored_tokens import (
     PROMPT_NAME,
     PromptIndex,
@@ -49,10 +50,11 @@ from nemo_gym.server.tools import NOT_TOOLS, RESTORE_PATH, SESSION_COPY_PATH
 
 logger = logging.getLogger(__name__)
 
-LogMode = Literal["journal", "record", "replay", "gate", "keep", "continue"]
-"""The option that asks for the log. `gate`: nothing is logged, but calls of models wait for the gate. `keep`: as
-`journal`, for a rollout that may be forked: environments that restore by copy save the state of their sessions.
-`continue`: for a rollout that goes on from a prefix of another one. It must get there, or has no result."""
+LogMode = Literal["journal", "record", "replay", "gate", "memory", "keep", "continue"]
+"""The option that asks for the log. `gate`: nothing is logged, but calls of models wait for the gate. `memory`: calls
+are kept as they are, and become lines only if somebody asks for them. `keep`: as `journal`, for a rollout that may be
+forked: environments that restore by copy save the state of their sessions. `continue`: for a rollout that goes on from
+a prefix of another one. It must get there, or has no result."""
 RECORDING_FILE = "traffic.jsonl"
 INCOMPLETE_FILE = "traffic_incomplete.jsonl"
 """The name that a recording gets if it could not be written to the end."""
@@ -88,9 +90,27 @@ class LogRequest(NamedTuple):
     write: Callable[[bytes], None]
     gate: ModelGate | None = None
     """New calls of models wait until it is set."""
+    on_start: "Callable[[AttemptLog], None] | None" = None
+    """Gets the log when the attempt begins."""
 
     def attempt(self, row: Row) -> "AttemptLog":
-        return AttemptLog(row, self)
+        log = AttemptLog(row, self)
+        if self.on_start is not None:
+            self.on_start(log)
+        return log
+
+
+@dataclass(slots=True)
+class KeptCall:
+    """A call of an attempt whose log is in memory."""
+
+    kind: CallKind
+    server: str
+    path: str
+    request: bytes | FrozenRequest
+    name: str = ""
+    reply: ServerReply | None = None
+    times: dict[str, float] = field(default_factory=dict)
 
 
 class AttemptLog:
@@ -108,6 +128,9 @@ class AttemptLog:
         self._stored = {call.name: call for call in stored if call is not None and self._is_whole(call)}
         self._ahead = Counter(_route(call) for call in self._stored.values() if call.kind == "model")
         """The number of stored calls of each model that were not made again yet."""
+        self._kept: list[KeptCall] = []
+        """In the order in which they were made."""
+        self._completed: list[KeptCall] = []
         self._sessions: defaultdict[str, _SessionCopies] = defaultdict(_SessionCopies)
         for call in self._stored.values():
             if call.kind in ("tool", "message"):
@@ -148,7 +171,36 @@ class AttemptLog:
         if self._request.mode == "gate":
             return self._gated(send) if server in self._request.models else send()
         kind = self._kind(server, path)
-        return send() if kind is None else self._logged_call(kind, server, path, body, send)
+        if kind is None:
+            return send()
+        make = self._kept_call if self._request.mode == "memory" else self._logged_call
+        return make(kind, server, path, body, send)
+
+    def kept_lines(self) -> bytes:
+        """The completed calls of a log in memory, in the order in which they completed. To be asked for once."""
+        for call in self._kept:  # equal ones are numbered as they were made
+            call.name = self._name(call.server, call.path, _encoded_request(call.request))
+        return b"".join(map(self._kept_line, self._completed))
+
+    def _kept_line(self, call: KeptCall) -> bytes:
+        reply = call.reply
+        if reply is None:
+            raise AssertionError("the call is completed")
+        text = self._as_stored(reply, call.name) if call.kind == "model" else reply.text
+        fields = {"kind": call.kind, "status": reply.status, "request": "", "reply": text, **call.times}
+        return _line(self._row, self._request, name=call.name, **fields)
+
+    async def _kept_call(self, kind: CallKind, server: str, path: str, body: Any, send: Send) -> ServerReply:
+        call = KeptCall(kind, server, path, body if isinstance(body, FrozenRequest) else _encoded_request(body))
+        self._kept.append(call)
+        if kind == "model":
+            await self.wait_while_paused()
+        started_at, started = time.time(), time.perf_counter()
+        call.reply = reply = await send()
+        reply.content()  # which the caller decodes, as it would a stored one; a live object may change
+        call.times = _times(started_at, started)
+        self._completed.append(call)
+        return reply
 
     async def _gated(self, send: Send) -> ServerReply:
         await self.wait_while_paused()
@@ -156,7 +208,7 @@ class AttemptLog:
 
     async def _logged_call(self, kind: CallKind, server: str, path: str, body: Any, send: Send) -> ServerReply:
         is_replay, is_continued = self._request.mode == "replay", self._request.mode == "continue"
-        request = b"" if body is None else encode_without_tokens(body)
+        request = _encoded_request(body)
         name = self._name(server, path, request)
         stored = self._stored.get(name)
         if kind == "model" and stored is not None and (is_replay or stored.status < 400):
@@ -176,7 +228,7 @@ class AttemptLog:
         if is_continued and stored is not None and kind != "model" and reply.text != stored.reply:
             found = f"{server}{path} replied {reply.text[:300]!r}, before {stored.reply[:300]!r}"
             raise self._not_restored(server, found)
-        times = {"started_at": round(started_at, 6), "seconds": round(time.perf_counter() - started, 6)}
+        times = _times(started_at, started)
         text = self._as_stored(reply, name) if kind == "model" else reply.text
         if stored is None or (stored.status, stored.reply) != (reply.status, text):
             asked = request.decode(errors="replace") if self._request.mode == "record" else ""
@@ -280,6 +332,15 @@ class _SessionCopies:
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+def _encoded_request(body: Any) -> bytes:
+    """The JSON of a request by which its call is known, or the request if it is such JSON."""
+    return body if isinstance(body, bytes) else b"" if body is None else encode_without_tokens(body)
+
+
+def _times(started_at: float, started: float) -> dict[str, float]:
+    return {"started_at": round(started_at, 6), "seconds": round(time.perf_counter() - started, 6)}
+
+
 def _copy_key(attempt_id: str, calls: int) -> str:
     """Return the name of a session's state after the first `calls` calls of an attempt."""
     return f"{attempt_id} {calls}"
@@ -330,12 +391,13 @@ class StoredAttempt:
 class CallLog:
     """The file, with an index of the attempts that go on or are replayed."""
 
-    def __init__(self, path: Path, mode: LogMode, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, mode: LogMode, settings: Mapping[str, Any], *, option: str = "") -> None:
         blocks = [block for block in blocks_in(settings) if block.server_type == "responses_api_models"]
         hashed = [(block.name, block.implementation, _without_address(block.config)) for block in blocks]
         self._models = [block.name for block in blocks]
         self._models_hash = hashlib.sha256(orjson.dumps(hashed, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
-        self.path, self._mode = path, mode
+        self.path, self._mode, self._option = path, mode, option
+        """The option that says where it is, if it is not that of the mode."""
         self._run_id, self._started = secrets.token_hex(4), 0
         self._file: JsonlFile | None = None
         self._error: StorageError | None = None
@@ -349,7 +411,9 @@ class CallLog:
                 self._read_index(lines, lambda _row: False)
             yield
             return
-        with contextlib.closing(JsonlFile(self.path, _ROLES[self._mode])) as self._file:
+        role = _ROLES[self._mode]
+        role = role._replace(option=self._option or role.option)
+        with contextlib.closing(JsonlFile(self.path, role)) as self._file:
             self._file.repair()
             self._read_index(self._file.lines(), is_done)
             yield

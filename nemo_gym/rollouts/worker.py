@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -56,14 +57,14 @@ DRAIN_POLL_S = 0.01
 MAX_STAGES = 200
 
 
-async def _await(running: Coroutine[Any, Any, None]) -> None:
-    await running
+async def _await(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    await run()
 
 
-def _on_named_frame(running: Coroutine[Any, Any, None], name: str) -> Coroutine[Any, Any, None]:
-    """Run a coroutine with a frame of this name below it on the stack, so that a stack says whose rollout it is. Takes
-    half a microsecond."""
-    named: Coroutine[Any, Any, None] = FunctionType(_await.__code__.replace(co_name=name), globals())(running)
+def _on_named_frame(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> Coroutine[Any, Any, None]:
+    """Run a coroutine function with a frame of this name below it on the stack, so that a stack says whose rollout it
+    is. Takes half a microsecond."""
+    named: Coroutine[Any, Any, None] = FunctionType(_await.__code__.replace(co_name=name), globals())(run)
     return named
 
 
@@ -111,7 +112,7 @@ class RowServer:
             gate = self._gates[connection]
             number, row, log = read_row(head, body, lambda *call: connection.send([Kind.CALL, call[0]], call[1]), gate)
             rollout = running[number] = InFlight(number, row)
-            work = self._run(connection, number, row, log)
+            work = partial(self._run, connection, number, row, log)
             rollout.start(_on_named_frame(work, rollout_name(number, row.row_hash)))
         elif head[0] == Kind.CANCEL and isinstance(head[-1], int):
             if (cancelled := running.get(head[-1])) is not None:

@@ -24,7 +24,7 @@ from nemo_gym.errors import ConfigError, RolloutError, SetupError, StartupError
 from nemo_gym.llm_api.stored_tokens import read_record
 from nemo_gym.rollouts.dataset import trainer_row
 from nemo_gym.rollouts.types import Row
-from nemo_gym.training.groups import Begun, GroupOptions, GroupState, Source, check_sources, is_stale
+from nemo_gym.training.groups import NOW, Begun, GroupOptions, GroupState, Source, check_sources, is_stale
 from nemo_gym.training.session_process import Message
 
 if TYPE_CHECKING:
@@ -130,8 +130,11 @@ class GroupStream:
         self._error: BaseException | None = None
         self._is_done = self._is_closed = False
         self._stats: dict[str, Any] = {}
+        """What the process of the session has reported last."""
+        self._stats_before: dict[str, Any] = {}
+        """The sum of what processes before it have reported."""
         self._skipped: Counter[str] = Counter()
-        self._asked: list[Future[dict[str, Any]]] = []
+        self._asked: deque[Future[dict[str, Any]]] = deque()
 
     def stats(self) -> dict[str, Any]:
         """What was begun, completed and dropped, and why."""
@@ -139,7 +142,7 @@ class GroupStream:
         try:
             self._session._in_thread(self._ask_stats, asked)
         except StartupError:  # the session has ended
-            return self._stats
+            return self._all_stats()
         return asked.result()
 
     def state(self) -> dict[str, Any]:
@@ -256,6 +259,7 @@ class GroupStream:
     def _on_session_ready(self) -> None:
         """Go on with the process of the session, which has started again."""
         self._reply_stats()  # those asked for were lost with the one before
+        self._stats_before, self._stats = _sum_of(self._stats_before, self._stats), {}
         if self._is_closed:
             del self._session._streams[self._number]
         elif not self._read_again:
@@ -311,7 +315,8 @@ class GroupStream:
         elif kind == Message.REFUSED:
             self._fail(SetupError(*rest))
         elif kind == Message.STATS:
-            self._on_stats(*rest)
+            stats, is_reply, is_last = rest
+            self._on_stats(stats, is_reply=is_reply, is_last=is_last)
 
     def _ask_stats(self, asked: Future[dict[str, Any]]) -> None:
         self._asked.append(asked)
@@ -320,18 +325,23 @@ class GroupStream:
         elif not self._is_closed:
             self._send(Message.STATS)
 
-    def _on_stats(self, stats: dict[str, Any]) -> None:
-        for source, count in self._skipped.items():
-            stats["dropped"].setdefault(source, {})["invalid_row"] = count
+    def _on_stats(self, stats: dict[str, Any], *, is_reply: bool, is_last: bool) -> None:
         self._stats = stats
-        if self._is_closed:
+        if is_last:
             self._session._forget_stream(self._number)
-        self._reply_stats()
+            self._reply_stats()
+        elif is_reply:
+            self._asked.popleft().set_result(self._all_stats())
+
+    def _all_stats(self) -> dict[str, Any]:
+        stats = _sum_of(self._stats_before, self._stats)
+        for source, count in self._skipped.items():
+            stats.setdefault("dropped", {}).setdefault(source, {})["invalid_row"] = count
+        return stats
 
     def _reply_stats(self) -> None:
-        asked, self._asked = self._asked, []
-        for each in asked:
-            each.set_result(self._stats)
+        while self._asked:
+            self._asked.popleft().set_result(self._all_stats())
 
     def _on_group(self, number: int, *sizes: int, body: bytes) -> None:
         ends = [*itertools.accumulate(sizes)]
@@ -389,6 +399,17 @@ class GroupStream:
         if read is None or read.number == count - 1:
             del self._read_again[source]
             self._open_if_read()
+
+
+def _sum_of(before: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
+    """The statistics of two processes, one after the other, as one."""
+    total: dict[str, Any] = {name: 0 if name in NOW else count for name, count in before.items()}
+    for name, value in stats.items():
+        if isinstance(value, Mapping):
+            total[name] = _sum_of(total.get(name, {}), value)
+        else:
+            total[name] = total.get(name, 0) + value
+    return total
 
 
 class CallThread:

@@ -12,6 +12,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from nemo_gym.errors import ConfigError
 
+NOW = ("open", "ready", "in_flight")
+"""The statistics of groups that are about this moment: groups that are not complete, groups that wait for the trainer,
+and rollouts."""
 OnLost = Literal["retry", "shrink", "drop"]
 DropReason = Literal["no_signal", "lost", "deadline", "stale"]
 
@@ -315,7 +318,7 @@ class GroupScheduler:
             {name: dict(counts) for name, counts in counted.items() if counts}
             for counted in (self._dropped, self._lost)
         )
-        now = {"open": len(self._groups), "ready": len(self._ready), "in_flight": len(self._running)}
+        now = dict(zip(NOW, (len(self._groups), len(self._ready), len(self._running)), strict=True))
         return {**self._counts, **now, "dropped": dropped, "lost": lost}
 
     def restore(self, state: "GroupState", now: float, complete: Mapping[int, int] | None = None) -> None:
@@ -332,6 +335,7 @@ class GroupScheduler:
                 del self._groups[number]
                 group.results = dict.fromkeys(range(complete[number]))
                 self._ready[number] = group
+        self._counts["begun"] = 0  # they were counted when they were begun
         self.set_version(state.version)
 
     # How it is decided

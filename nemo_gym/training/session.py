@@ -333,7 +333,7 @@ class RolloutSession:
                 self._end(f"The session's servers did not start: {why}")
                 return
             if self._starts == MAX_STARTS:
-                self._end(why)
+                self._end(f"{why} It was started {MAX_STARTS} times without a result.")
                 return
             logger.warning("%s It is started again.", why)
 

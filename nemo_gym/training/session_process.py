@@ -29,7 +29,7 @@ from nemo_gym.common.logging import RateLimitedLog, configure_logging
 from nemo_gym.config.loading import load_config
 from nemo_gym.errors import ConfigError, GymError, RolloutError, SetupError, StartupError
 from nemo_gym.rollouts.attempts import MakeAttempt, Run, observed_attempt, retrying_run
-from nemo_gym.rollouts.call_log import CallLog, LogMode, LogRequest, ModelGate
+from nemo_gym.rollouts.call_log import AttemptLog, CallLog, LogMode, LogRequest, ModelGate
 from nemo_gym.rollouts.dispatch import WorkerPool, open_dispatch
 from nemo_gym.rollouts.group_verification import needs_group, verify_group
 from nemo_gym.rollouts.process_losses import LOST_CODES
@@ -86,7 +86,7 @@ class Message(IntEnum):
     CLOSE = 13
     """Trainer: stream. Its rollouts end, and the process sends its STATS."""
     STATS = 14
-    """Trainer: stream. Process: stream, counts."""
+    """Trainer: stream. Process: stream, statistics, whether that is the reply, whether the stream has ended."""
     BEGUN = 15
     """Process: stream, Begun."""
     GROUP = 16
@@ -112,11 +112,20 @@ class PlayedCalls:
     is_kept: bool = False
     """True if the rollout may be forked."""
     lines: list[bytes] = field(default_factory=list)
+    in_memory: AttemptLog | None = None
+    """The log of the attempt, if its calls are no lines yet."""
     was_lost: bool = False
     """True if the process of the last attempt died: the next one goes on from its calls."""
 
     def calls(self) -> bytes:
+        if self.in_memory is not None:
+            self.lines.append(self.in_memory.kept_lines())
+            self.in_memory = None
         return self.prefix + b"".join(self.lines)
+
+    def begin(self, log: AttemptLog) -> None:
+        """An attempt begins, with its calls in memory."""
+        self.in_memory = log
 
 
 _played: ContextVar[PlayedCalls] = ContextVar("nemo_gym_played_calls")
@@ -173,12 +182,13 @@ async def open_runner(client: ServerClient, order: Mapping[str, Any]) -> AsyncIt
     gate = ModelGate()
     gate.set()
     settings: Any = OmegaConf.to_container(client.global_config_dict, resolve=True)
-    log = CallLog(Path(journal or os.devnull), "journal", settings)
+    log = CallLog(Path(journal or os.devnull), "journal", settings, option="journal")
     async with open_dispatch(client) as workers:
         make: MakeAttempt = workers.attempt if workers else partial(observed_attempt, client)
         if workers is not None or client.local:
-            is_logged = bool(journal) or order["keep_partial"]
-            make = log.logged(_keeping_calls(make, gate, is_logged=is_logged))
+            # a worker sends each call at once, as it may die
+            kept: LogMode = "journal" if journal or workers is not None else "memory"
+            make = log.logged(_keeping_calls(make, gate, kept if journal or order["keep_partial"] else "gate"))
         elif journal:
             raise ConfigError("A journal needs servers that the session starts, or those of an `ng_run`.")
         run = retrying_run(make, _ignore, max_attempts=max_attempts)
@@ -207,7 +217,7 @@ async def _ignore(_outcome: Outcome) -> None:
     """Failed attempts before the last one are not stored."""
 
 
-def _keeping_calls(make: MakeAttempt, gate: ModelGate, *, is_logged: bool) -> MakeAttempt:
+def _keeping_calls(make: MakeAttempt, gate: ModelGate, usual: LogMode) -> MakeAttempt:
     """As `make`, but the calls of an attempt are kept until the next one, and its model calls wait for the gate."""
 
     async def make_kept(row: Row, log: LogRequest | None = None) -> Outcome:
@@ -215,16 +225,17 @@ def _keeping_calls(make: MakeAttempt, gate: ModelGate, *, is_logged: bool) -> Ma
             raise AssertionError("the calls of a session are logged")
         played, write_on = _played.get(), log.write
         if not played.was_lost:
-            played.lines = [log.stored]
+            played.lines, played.in_memory = [log.stored], None
         stored = played.calls()
 
         def write(line: bytes) -> None:
             played.lines.append(line)
             write_on(line)
 
-        mode: LogMode = "journal" if is_logged else "gate"
+        mode: LogMode = "journal" if stored and usual == "memory" else usual
         mode = "continue" if played.prefix else "keep" if played.is_kept else mode
-        log = log._replace(mode=mode, stored=stored, write=write, gate=gate)
+        on_start = played.begin if mode == "memory" else None
+        log = log._replace(mode=mode, stored=stored, write=write, gate=gate, on_start=on_start)
         outcome = await make(row, log)
         played.was_lost = outcome.error is not None and outcome.error.code in LOST_CODES
         return outcome
@@ -388,6 +399,8 @@ class GroupStreamServer:
         """How many groups of each source were lost since one was complete."""
         self._is_done: bool | None = None
         self._is_polling = self._is_closed = False
+        self._has_news = False
+        """True if groups have begun or ended since the trainer got statistics, which it keeps if this process dies."""
 
     def restore(self, state: dict[str, Any], complete: list[tuple[int, int]], *rows: Any, body: bytes) -> None:
         """Begin, or go on from a state. These of its groups are complete, and these are their rows."""
@@ -403,16 +416,17 @@ class GroupStreamServer:
             self.scheduler.set_weights(*rest)
             self._is_done = None
         elif kind == Message.TAKE:
+            self._has_news = True
             self._track_staleness(*rest)
             self.scheduler.take(*rest)
             self._forget(*rest)
         elif kind == Message.DROP:
             self.scheduler.drop(*rest)
         elif kind == Message.STATS:
-            self._send(Message.STATS, self.scheduler.stats())
+            self._send_stats(is_reply=True)
         elif kind == Message.CLOSE:
             self.close()
-            self._send(Message.STATS, self.scheduler.stats())
+            self._send_stats(is_last=True)
             return
         self._poll_soon()
 
@@ -457,11 +471,18 @@ class GroupStreamServer:
         if scheduler.is_done is not self._is_done:
             self._is_done = scheduler.is_done
             self._send(Message.DONE, self._is_done)
+        if self._has_news:
+            self._send_stats()
+
+    def _send_stats(self, *, is_reply: bool = False, is_last: bool = False) -> None:
+        self._has_news = False
+        self._send(Message.STATS, self.scheduler.stats(), is_reply, is_last)
 
     def _act(self, now: float) -> None:
         scheduler, actions = self.scheduler, self.scheduler.poll(now)
         for event in actions.events:
             self._report(event)
+        self._has_news |= bool(actions.events)
         for rollout in actions.abort:
             if (task := self._tasks.pop(rollout, None)) is not None:
                 task.cancel()
@@ -572,6 +593,8 @@ def main() -> None:
     try:
         event_loop.run(serve_trainer(trainer, orjson.loads(sys.stdin.buffer.read())))
     except GymError as error:
-        with contextlib.suppress(OSError):  # it was ready, so the socket is closed, or the trainer is gone
+        try:
             trainer.sendall(frame([Message.NOT_READY, str(error)]))
-        sys.exit(str(error))
+        except OSError:  # it was ready, so the socket is closed, or the trainer is gone
+            sys.exit(str(error))
+        sys.exit(1)

@@ -11,11 +11,11 @@ import pytest
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.testing import calls, response_of
-from nemo_gym.training import PartialRollout
+from nemo_gym.training import PartialRollout, RolloutSession
 from tests.polling import until
 from tests.runtime.test_workers import adds_twice
 from tests.stub_endpoint import Request, stub_endpoint
-from tests.training.test_session import config_at, opened, row_of, session_process
+from tests.training.test_session import config_at, row_of, session_process
 
 BINGO = '''
 """Each draw is another one, so no earlier step can be reached again by drawing."""
@@ -49,7 +49,7 @@ def outputs_in(request: Request) -> int:
 async def test_a_fork_equals_a_rerun_byte_for_byte(tmp_path: Path, num_workers: int) -> None:
     async with (
         stub_endpoint(adds_twice) as endpoint,
-        opened(config_at(endpoint.url, tmp_path, num_workers=num_workers)) as session,
+        RolloutSession(config_at(endpoint.url, tmp_path, num_workers=num_workers)) as session,
     ):
         first = session.submit(row_of(5, expected=9), keep_calls=True)
         record = orjson.dumps(await first)
@@ -74,7 +74,7 @@ async def test_forks_take_another_way_from_the_state_of_their_step(tmp_path: Pat
             return response_of(calls("increment_counter", '{"count": 10}', call_id="other"))
         return await adds_twice(request)
 
-    async with stub_endpoint(reply) as endpoint, opened(config_at(endpoint.url, tmp_path)) as session:
+    async with stub_endpoint(reply) as endpoint, RolloutSession(config_at(endpoint.url, tmp_path)) as session:
         first = session.submit(row_of(5, expected=17), keep_calls=True)
         assert (await first)["reward"] == 0.0
         is_fork = True
@@ -93,7 +93,7 @@ async def test_an_aborted_rollout_goes_on_under_a_new_policy(tmp_path: Path, num
 
     async with (
         stub_endpoint(reply) as endpoint,
-        opened(config_at(endpoint.url, tmp_path, num_workers=num_workers)) as session,
+        RolloutSession(config_at(endpoint.url, tmp_path, num_workers=num_workers)) as session,
     ):
         handle = session.submit(row_of(0, expected=4))
         await until(lambda: len(endpoint.requests) == 2)
@@ -124,7 +124,7 @@ async def test_an_environment_that_is_not_brought_back_gives_no_result(
     server = bingo(tmp_path, monkeypatch, restore)
     async with (
         stub_endpoint(adds_twice) as endpoint,
-        opened(config_at(endpoint.url, tmp_path, counter=server, num_workers=num_workers)) as session,
+        RolloutSession(config_at(endpoint.url, tmp_path, counter=server, num_workers=num_workers)) as session,
     ):
         first = session.submit(row_of(0, expected=4), keep_calls=True)
         await first
@@ -145,7 +145,7 @@ async def test_an_environment_that_copies_its_state_is_brought_back_without_a_ca
     server = bingo(tmp_path, monkeypatch, '"copy"')
     async with (
         stub_endpoint(adds_twice) as endpoint,
-        opened(config_at(endpoint.url, tmp_path, counter=server, num_workers=num_workers)) as session,
+        RolloutSession(config_at(endpoint.url, tmp_path, counter=server, num_workers=num_workers)) as session,
     ):
         first, other = (session.submit(row_of(0, expected=4), keep_calls=True) for _ in range(2))
         record, _ = await first, await other
@@ -164,7 +164,7 @@ async def test_an_environment_that_copies_its_state_is_brought_back_without_a_ca
 
 
 async def test_a_prefix_of_another_row_gives_no_result(tmp_path: Path) -> None:
-    async with stub_endpoint(adds_twice) as endpoint, opened(config_at(endpoint.url, tmp_path)) as session:
+    async with stub_endpoint(adds_twice) as endpoint, RolloutSession(config_at(endpoint.url, tmp_path)) as session:
         first = session.submit(row_of(0, expected=4), keep_calls=True)
         await first
         assert first.played is not None

@@ -1,6 +1,7 @@
 """An environment that compares all rollouts of a group, in every way of running."""
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -18,10 +19,10 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.runtime.connect import connect_servers
 from nemo_gym.testing import says
-from nemo_gym.training import Source
+from nemo_gym.training import RolloutSession, Source
 from tests.runtime.test_workers import CONFIG, launched, model_at
 from tests.stub_endpoint import Request, stub_endpoint
-from tests.training.test_session import config_at, opened, row_of
+from tests.training.test_session import config_at, row_of
 
 LONGEST = '''
 """The longest answer of a group gets the reward."""
@@ -69,18 +70,25 @@ def rows_of_groups(count: int) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize(("num_workers", "is_running"), [(1, False), (2, False), (2, True)])
 @pytest.mark.usefixtures("environment")
-async def test_a_collection_scores_repeats_together(tmp_path: Path, num_workers: int) -> None:
+async def test_a_collection_scores_repeats_together(tmp_path: Path, num_workers: int, is_running: bool) -> None:
+    """With servers of its own, and with those of a run."""
     dataset, output = tmp_path / "rows.jsonl", tmp_path / "rollouts.jsonl"
     dataset.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows_of_groups(3)))
     async with stub_endpoint(Model()) as endpoint:
         config = config_at(endpoint.url, tmp_path, counter=SERVER, num_workers=num_workers)
-        loaded = load_config([], initial=config, use_dotenv=False, fill_ports=False)
         job = RolloutCollectionConfig(
             input_jsonl_fpath=str(dataset), output_jsonl_fpath=str(output), agent_name="agent", num_repeats=4
         )
-        async with connect_servers(loaded) as client:
+        async with contextlib.AsyncExitStack() as stack:
+            if is_running:
+                model, servers = model_at(endpoint.url), {**CONFIG, "counter": SERVER}
+                running = launched(f"num_workers={num_workers}", **servers, policy_model=model)
+                client = await stack.enter_async_context((await stack.enter_async_context(running)).client())
+            else:
+                loaded = load_config([], initial=config, use_dotenv=False, fill_ports=False)
+                client = await stack.enter_async_context(connect_servers(loaded))
             await RolloutCollectionHelper().run_from_config(job, client=client)
     records = read_jsonl(output)
     assert len(records) == 12
@@ -98,7 +106,9 @@ async def test_a_session_scores_groups_together_and_a_lost_member_follows_on_los
 ) -> None:
     async with (
         stub_endpoint(Model(fails=True)) as endpoint,
-        opened(config_at(endpoint.url, tmp_path, counter=SERVER, num_workers=num_workers), max_attempts=1) as session,
+        RolloutSession(
+            config_at(endpoint.url, tmp_path, counter=SERVER, num_workers=num_workers), max_attempts=1
+        ) as session,
     ):
         groups = session.groups({"a": Source(rows_of_groups(2))}, group_size=3, on_lost=on_lost)
         taken = [group async for group in groups]
@@ -118,7 +128,9 @@ async def test_a_rollout_alone_has_no_reward(tmp_path: Path) -> None:
         launched("num_workers=1", **{**CONFIG, "counter": SERVER}, policy_model=model_at(endpoint.url)) as launcher,
     ):
         head = {"head_server": {"host": "127.0.0.1", "port": launcher.config.head_server.port}}
-        async with opened(head) as session, launcher.client() as client:
+        async with RolloutSession(head) as session, launcher.client() as client:
+            (group,) = [group async for group in session.groups({"a": Source(rows_of_groups(1))}, group_size=2)]
+            assert sorted(each["reward"] for each in group.results) == [0.0, 1.0]
             with pytest.raises(RolloutError, match="group") as alone:
                 await session.submit(row)
             assert alone.value.code == "group_verification"
@@ -142,7 +154,7 @@ async def test_scores_that_are_wrong_are_an_error(
     (folder / "app.py").write_text(LONGEST.split("        lengths =")[0] + f"        return {returned}\n")
     async with (
         stub_endpoint(Model()) as endpoint,
-        opened(config_at(endpoint.url, tmp_path, counter=SERVER)) as session,
+        RolloutSession(config_at(endpoint.url, tmp_path, counter=SERVER)) as session,
     ):
         groups = session.groups({"a": Source(rows_of_groups(1))}, group_size=2)
         assert [group async for group in groups] == []

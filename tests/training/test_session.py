@@ -9,7 +9,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,25 +70,18 @@ def row_of(number: int, *, expected: int, agent: str = "agent") -> dict[str, Any
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 async def test_submitted_rows_come_back_scored_and_failures_name_their_row(tmp_path: Path, num_workers: int) -> None:
-    async with stub_endpoint(adds_twice) as endpoint:
-
-        async def play() -> None:
-            rows = [row_of(number, expected=number + 4 + number % 2) for number in range(8)]
-            handles = [session.submit(row) for row in rows]
-            records = [await handle for handle in handles]
-            assert [record["reward"] for record in records] == [1.0, 0.0] * 4
-            wrong = session.submit(row_of(0, expected=4, agent="nobody"))
-            with pytest.raises(RolloutError) as failed:
-                await wrong
-            assert failed.value.cause == "input"
-            assert (failed.value.row, failed.value.rollout_id) == (wrong.row, wrong.id)
-
-        session = RolloutSession(config_at(endpoint.url, tmp_path, num_workers=num_workers))
-        await asyncio.to_thread(session.__enter__)
-        try:
-            await play()
-        finally:
-            await asyncio.to_thread(session.__exit__)
+    async with (
+        stub_endpoint(adds_twice) as endpoint,
+        RolloutSession(config_at(endpoint.url, tmp_path, num_workers=num_workers)) as session,
+    ):
+        rows = [row_of(number, expected=number + 4 + number % 2) for number in range(8)]
+        handles = [session.submit(row) for row in rows]
+        assert [(await handle)["reward"] for handle in handles] == [1.0, 0.0] * 4
+        wrong = session.submit(row_of(0, expected=4, agent="nobody"))
+        with pytest.raises(RolloutError) as failed:
+            await wrong
+        assert failed.value.cause == "input"
+        assert (failed.value.row, failed.value.rollout_id) == (wrong.row, wrong.id)
 
 
 def take_all(config: dict[str, Any], sources: dict[str, Source], **options: Any) -> tuple[list[CompleteGroup], Any]:
@@ -117,20 +110,15 @@ async def test_an_aborted_rollout_ends_and_its_model_is_asked_no_more(tmp_path: 
         await may_go_on.wait()
         return await adds_twice(request)
 
-    async with stub_endpoint(reply) as endpoint:
-        session = RolloutSession(config_at(endpoint.url, tmp_path))
-        await asyncio.to_thread(session.__enter__)
-        try:
-            handle = session.submit(row_of(0, expected=4))
-            await until(lambda: asked == 1)
-            handle.abort()
-            with pytest.raises(RolloutError) as aborted:
-                await handle
-            assert aborted.value.code == "aborted"
-            may_go_on.set()
-            await session.submit(row_of(1, expected=5))
-        finally:
-            await asyncio.to_thread(session.__exit__)
+    async with stub_endpoint(reply) as endpoint, RolloutSession(config_at(endpoint.url, tmp_path)) as session:
+        handle = session.submit(row_of(0, expected=4))
+        await until(lambda: asked == 1)
+        handle.abort()
+        with pytest.raises(RolloutError) as aborted:
+            await handle
+        assert aborted.value.code == "aborted"
+        may_go_on.set()
+        await session.submit(row_of(1, expected=5))
     assert asked == 1 + 3
 
 
@@ -197,22 +185,11 @@ def test_a_session_whose_servers_do_not_start_says_so(tmp_path: Path) -> None:
         pass
 
 
-@contextlib.asynccontextmanager
-async def opened(config: dict[str, Any], **options: Any) -> AsyncIterator[RolloutSession]:
-    """A session beside an endpoint in this event loop, which must not wait for it."""
-    session = RolloutSession(config, **options)
-    await asyncio.to_thread(session.__enter__)
-    try:
-        yield session
-    finally:
-        await asyncio.to_thread(session.__exit__)
-
-
 @pytest.mark.parametrize("num_workers", [1, 2])
 async def test_a_pause_holds_new_model_calls(tmp_path: Path, num_workers: int) -> None:
     async with (
         stub_endpoint(adds_twice) as endpoint,
-        opened(config_at(endpoint.url, tmp_path, num_workers=num_workers)) as session,
+        RolloutSession(config_at(endpoint.url, tmp_path, num_workers=num_workers)) as session,
     ):
         await session.submit(row_of(0, expected=4))
         await asyncio.to_thread(session.pause)
@@ -235,7 +212,7 @@ async def test_a_call_in_flight_ends_in_a_pause_and_the_next_one_waits(tmp_path:
         await may_reply.wait()
         return await adds_twice(request)
 
-    async with stub_endpoint(reply) as endpoint, opened(config_at(endpoint.url, tmp_path)) as session:
+    async with stub_endpoint(reply) as endpoint, RolloutSession(config_at(endpoint.url, tmp_path)) as session:
         handle = session.submit(row_of(0, expected=4))
         await asked.wait()
         await asyncio.to_thread(session.pause)
@@ -258,7 +235,7 @@ async def test_leaving_the_loop_over_groups_ends_its_rollouts(tmp_path: Path) ->
     rows = [row_of(number, expected=number + 4) for number in range(9)]
     for number, row in enumerate(rows):
         row["responses_create_params"]["metadata"] = {"number": str(number)}
-    async with stub_endpoint(reply) as endpoint, opened(config_at(endpoint.url, tmp_path)) as session:
+    async with stub_endpoint(reply) as endpoint, RolloutSession(config_at(endpoint.url, tmp_path)) as session:
         groups = session.groups({"a": Source(rows)}, group_size=2, max_in_flight=6)
 
         def take_one() -> int:
@@ -285,7 +262,7 @@ async def test_what_was_played_comes_with_an_error(tmp_path: Path) -> None:
 
     async with (
         stub_endpoint(reply) as endpoint,
-        opened(config_at(endpoint.url, tmp_path, num_workers=2), max_attempts=1) as session,
+        RolloutSession(config_at(endpoint.url, tmp_path, num_workers=2), max_attempts=1) as session,
     ):
         handle = session.submit(row_of(3, expected=4))
         with pytest.raises(RolloutError) as failed:
@@ -304,7 +281,7 @@ async def test_a_session_uses_the_servers_of_a_running_head(tmp_path: Path, num_
         launched(f"num_workers={num_workers}", **CONFIG, policy_model=model_at(endpoint.url)) as launcher,
     ):
         head = {"head_server": {"host": "127.0.0.1", "port": launcher.config.head_server.port}}
-        async with opened(head) as session:
+        async with RolloutSession(head) as session:
             handles = [session.submit(row_of(number, expected=number + 4)) for number in range(8)]
             assert [(await handle)["reward"] for handle in handles] == [1.0] * 8
             groups = session.groups({"a": Source([row_of(1, expected=5)] * 3)}, group_size=2)
@@ -336,7 +313,7 @@ async def test_a_session_whose_process_dies_goes_on_from_its_journal(tmp_path: P
     rows = [row_of(number, expected=number + 4) for number in range(20, 23)]
     async with (
         stub_endpoint(reply) as endpoint,
-        opened(
+        RolloutSession(
             config_at(endpoint.url, tmp_path, num_workers=num_workers), journal=str(tmp_path / "journal.jsonl")
         ) as session,
     ):
@@ -352,6 +329,11 @@ async def test_a_session_whose_process_dies_goes_on_from_its_journal(tmp_path: P
         may_go_on.set()
         assert [(await handle)["reward"] for handle in handles] == [1.0] * 4
         taken = [group async for group in groups]
+        killed = session_process()
+        killed.kill()
+        await until(lambda: not is_alive(killed))
+        stats = await asyncio.to_thread(groups.stats)
+    assert (stats["begun"], stats["complete"], stats["in_flight"]) == (3, 3, 0), "of all processes together"
     assert sorted(group.row["initial_count"] for group in taken) == [20, 21, 22]
     assert [each["reward"] for group in taken for each in group.results] == [1.0] * 6
     outputs = Counter(
@@ -367,7 +349,7 @@ async def test_a_session_whose_process_always_dies_ends(tmp_path: Path) -> None:
             session_process().kill()
         return says("Done.")
 
-    async with stub_endpoint(reply) as endpoint, opened(config_at(endpoint.url, tmp_path)) as session:
+    async with stub_endpoint(reply) as endpoint, RolloutSession(config_at(endpoint.url, tmp_path)) as session:
         groups = aiter(session.groups({"a": Source([row_of(1, expected=5)])}))
         taking = asyncio.ensure_future(anext(groups))
         with pytest.raises(RolloutError) as ended:
@@ -485,7 +467,7 @@ async def test_what_a_trainer_does_wrong_is_an_error_where_it_waits(tmp_path: Pa
             with contextlib.closing(iter(session.groups(sources, group_size=2, **options))) as groups:
                 list(groups)
 
-        async with opened(config) as session:
+        async with RolloutSession(config) as session:
             for sources, options, error in wrong:
                 with pytest.raises(error):
                     await asyncio.to_thread(take, session, sources, options)
@@ -500,7 +482,7 @@ async def test_what_a_trainer_does_wrong_is_an_error_where_it_waits(tmp_path: Pa
         with pytest.raises(StartupError):
             session.submit(row)
         with pytest.raises(StartupError):
-            session.__enter__()
+            session.open()
         with pytest.raises(StartupError):
             RolloutSession(config).submit(row)
 

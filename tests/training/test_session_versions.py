@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.training import ModelCall, trace_of
+from nemo_gym.training import ModelCall, RolloutSession, trace_of
 from tests.stub_endpoint import Request, stub_endpoint
-from tests.training.test_session import config_at, opened, row_of
+from tests.training.test_session import config_at, row_of
 
 ROLLOUTS, TURNS = 40, 3
 OLD, NEW = 100, 200
@@ -71,7 +71,7 @@ async def test_every_token_has_the_version_that_the_trainer_named(tmp_path: Path
     engine = UpdatedEngine()
     async with stub_endpoint(engine) as stub:
         config = {**config_at(stub.url, tmp_path, policy_model=trained_model(stub.url)), "num_workers": num_workers}
-        async with opened(config, version=OLD) as session:
+        async with RolloutSession(config, version=OLD) as session:
             handles = [session.submit(row_of(number, expected=0)) for number in range(ROLLOUTS)]
             await asyncio.wait_for(engine.update_comes.wait(), 60)
             await asyncio.to_thread(session.pause)

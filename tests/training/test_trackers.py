@@ -14,12 +14,12 @@ from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.types import Outcome, Row
 from nemo_gym.runtime.connect import connect_servers
-from nemo_gym.training import Source
+from nemo_gym.training import RolloutSession, Source
 from nemo_gym.training.trackers import RolloutTracker, open_tracker, track_rollouts
 from tests.polling import until
 from tests.runtime.test_workers import adds_twice
 from tests.stub_endpoint import stub_endpoint
-from tests.training.test_session import config_at, opened, row_of
+from tests.training.test_session import config_at, row_of
 
 ROW = Row(0, 0, "", "math_agent", b"{}")
 
@@ -118,7 +118,7 @@ async def test_a_session_logs_each_policy_version(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     async with (
         stub_endpoint(adds_twice) as endpoint,
-        opened(config_at(endpoint.url, tmp_path), log_to=f"tensorboard:{folder}") as session,
+        RolloutSession(config_at(endpoint.url, tmp_path), log_to=f"tensorboard:{folder}") as session,
     ):
         stream = session.groups({"a": Source([row_of(0, expected=4)] * 4)}, group_size=2, max_in_flight=2)
         groups = aiter(stream)
