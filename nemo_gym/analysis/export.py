@@ -30,7 +30,7 @@ from nemo_gym.rollouts.store import StoredLine, StoredRolloutsError, export_path
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, is_masked, task_index_of
 from nemo_gym.training.samples import VIEWS, TrainingSample, group_advantages, reward_of, samples_of
 from nemo_gym.training.token_file import StoredSegment, segments_of, token_restorer, write_tokens
-from nemo_gym.training.token_traces import TokenTraceError
+from nemo_gym.training.token_traces import MALFORMED, TokenTraceError
 
 T = TypeVar("T")
 Advantages = dict[tuple[int, str], float]
@@ -88,6 +88,8 @@ def trajectories(rollouts: Path, report: ExportReport) -> Iterator[JsonObject]:
             report.dropped["no scored rollout"] += 1
         except NotChatError as error:
             report.dropped[f"not expressible in ATIF: {error}"] += 1
+        except TokenTraceError as error:
+            report.dropped[str(error)] += 1
         else:
             report.used += 1
             yield trajectory
@@ -105,6 +107,9 @@ def _rollouts_with_tokens(
         except TokenTraceError as error:
             report.dropped[str(error)] += 1
             continue
+        except MALFORMED as error:
+            report.dropped[f"not a record of a rollout ({error!r:.100})"] += 1
+            continue
         report.used += 1
         yield stored, converted
 
@@ -121,7 +126,7 @@ def _segments(stored: StoredLine, advantages: Advantages) -> list[StoredSegment]
 
 def _samples(stored: StoredLine, advantages: Advantages) -> list[tuple[str, TrainingSample]]:
     """The samples of every policy of a rollout, with its name."""
-    if stored.record.get(MASK_SAMPLE) is True:
+    if is_masked(stored.record):
         raise TokenTraceError(f"masked by its environment ({MASK_SAMPLE})")
     samples: list[tuple[str, TrainingSample]] = []
     for policy, part in _policies(stored.record).items():
@@ -135,7 +140,10 @@ def _samples(stored: StoredLine, advantages: Advantages) -> list[tuple[str, Trai
 
 
 def _policies(record: JsonObject) -> dict[str, JsonObject]:
-    return policy_records(record) if "response" in record else {POLICY: record}
+    try:
+        return policy_records(record)
+    except MALFORMED:
+        return {POLICY: record}
 
 
 def _advantages(rollouts: Path) -> Advantages:
@@ -144,7 +152,7 @@ def _advantages(rollouts: Path) -> Advantages:
     for stored in read_rollouts(rollouts, warn=False):
         offset, record = stored.offset, stored.record
         index = task_index_of(record)
-        task = prompt_digest(record) if index is None else index
+        task = index if isinstance(index, int | str) else prompt_digest(record)
         for policy, part in _policies(record).items() if not is_masked(record) else ():
             try:
                 reward = reward_of(part)

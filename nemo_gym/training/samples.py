@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nemo_gym.common.rewards import check_reward
-from nemo_gym.config.keys import MASK_SAMPLE, ROLLOUT_INDEX_KEY_NAME
+from nemo_gym.config.keys import ROLLOUT_INDEX_KEY_NAME
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, is_cut_off, task_index_of
+from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, is_cut_off, is_masked, task_index_of
 from nemo_gym.training.token_traces import FlatTokens, TokenTraceError, are_numbers, trace_of
 
 ADVANTAGE_EPSILON = 1e-6
@@ -67,9 +67,9 @@ class Group:
 def samples_of(record: Mapping[str, Any], *, advantage: float | None = None) -> list[TrainingSample]:
     """The segments of a scored record, or of a result of `run_examples`, in which the policy sampled something;
     none of one with `mask_sample`."""
-    if record.get(MASK_SAMPLE) is True:
+    if is_masked(record):
         return []
-    reward, was_cut_off = reward_of(record), is_cut_off(record["response"])
+    reward, was_cut_off = reward_of(record), is_cut_off(record.get("response"))
     flattened = enumerate(segment.flatten() for segment in trace_of(record).segments)
     trained = [(index, tokens) for index, tokens in flattened if any(tokens.loss_mask)]
     task, repeat = task_index_of(record), record.get(REPEAT_INDEX_KEY_NAME, record.get(ROLLOUT_INDEX_KEY_NAME))

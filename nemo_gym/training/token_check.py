@@ -26,6 +26,7 @@ from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, is_cut_off
 from nemo_gym.training.samples import VIEWS, TrainerView, TrainingSample
 from nemo_gym.training.token_file import token_records
 from nemo_gym.training.token_traces import (
+    MALFORMED,
     FlatTokens,
     ModelCall,
     PolicyVersion,
@@ -157,7 +158,10 @@ def _check_records(records: Iterable[Any], *, tokenizer: Tokenizer | None, has_t
             report.faults.append(f"{place}: no rollout with tokens in it ({reason})")
             continue
         place += _named(record)
-        report.add(place, checker.check(policies, place))
+        try:
+            report.add(place, checker.check(policies, place))
+        except MALFORMED as error:
+            report.faults.append(f"{place}: a field of it is not valid ({error!r})")
     report.not_run = checker.not_run(has_text=has_text)
     return report
 
@@ -490,7 +494,7 @@ def _policies(record: Any) -> list[_Policy]:
     try:
         parts = policy_records(record)
         return [_policy(f"{name}, " if len(parts) > 1 else "", part) for name, part in parts.items()]
-    except (KeyError, TypeError, AttributeError):
+    except MALFORMED:
         return []
 
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate, groupby, islice
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple, Self
 
 import orjson
@@ -29,7 +30,7 @@ from nemo_gym.participants import POLICY, policy_records
 from nemo_gym.rollouts.store import AppendOnlyFile, FileRole
 from nemo_gym.rollouts.types import REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, TOKENS_KEY_NAME, Outcome
 from nemo_gym.training.samples import reward_of
-from nemo_gym.training.token_traces import ModelCall, PolicyVersion, Segment, trace_of
+from nemo_gym.training.token_traces import MALFORMED, ModelCall, PolicyVersion, Segment, trace_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,10 @@ class RolloutKey(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
-        return cls(*(record.get(name) for name in (TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME)))
+        key = cls(*(record.get(name) for name in (TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME)))
+        if not {*map(type, key[:2])} <= {int, NoneType} or not isinstance(key.row_hash, str | None):
+            raise TokenTraceError(f"a record names its rollout {tuple(key)!r:.100}; expected two numbers and a hash")
+        return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +389,7 @@ def token_restorer(output: Path) -> Callable[[JsonObject], JsonObject]:
             start, end = place["rows"]
             batch = batch_at(output.parent / place["file"], place["offset"], place["size"], place["digest"])
             return [*_rows(batch.slice(start, end - start))]
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, *MALFORMED) as error:
             reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
             raise TokenTraceError(f"the tokens of a rollout are not where its record says ({reason})") from error
 
@@ -397,9 +401,16 @@ def token_restorer(output: Path) -> Callable[[JsonObject], JsonObject]:
 
         def with_tokens(policy: str, items: list[Any]) -> list[Any]:
             by_item = {call.item: call for row in rows if row.policy == policy for call in row.segment.calls}
+            if by_item.keys() - {*range(len(items))}:
+                raise TokenTraceError(f"the record has {len(items)} output items of {policy}, its tokens are of more")
             return [_item(item, by_item[at]) if at in by_item else item for at, item in enumerate(items)]
 
-        return _with_output(record, with_tokens)
+        try:
+            return _with_output(record, with_tokens)
+        except TokenTraceError:
+            raise
+        except MALFORMED as error:
+            raise TokenTraceError(f"the record has no valid `response.output` ({error!r})") from error
 
     return restored
 
@@ -413,7 +424,7 @@ def _stored_batch(path: Path, offset: int, size: int, digest: str) -> Any:
     """The record batch at a place. TokenTraceError if the file is not the one that was written."""
     with path.open("rb") as file:
         file.seek(offset)
-        data = file.read(size)
+        data = file.read(min(size, path.stat().st_size))
     if _digest(data) != digest:
         raise TokenTraceError(f"{path} has other content there; it is another file, or damaged")
     pa = _arrow()

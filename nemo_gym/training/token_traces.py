@@ -266,14 +266,20 @@ class TokenTrace:
         return len(self.calls)
 
 
+MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError)
+"""What reading a record raises that is not in the form of one."""
+
+
 def trace_of(record: Mapping[str, Any]) -> TokenTrace:
     """The token trace of a scored record, as it is stored or as `run_examples` gives it."""
     try:
         output = expand_prompts({"output": record["response"]["output"]})["output"]
-    except (KeyError, TypeError) as error:
-        raise TokenTraceError(f"The record has no `response.output` ({error!r}).") from error
-    calls = [*calls_of(output, images=_images_in(record))]
-    return trace_of_calls(_with_rewards(calls, record))
+        calls = [*calls_of(output, images=_images_in(record))]
+        return trace_of_calls(_with_rewards(calls, record))
+    except TokenTraceError:
+        raise
+    except MALFORMED as error:
+        raise TokenTraceError(f"The record has no `response.output` that can be read ({error!r}).") from error
 
 
 def _with_rewards(calls: list[ModelCall], record: Mapping[str, Any]) -> Iterator[ModelCall]:
@@ -364,7 +370,9 @@ def calls_of(output: Iterable[JsonObject], *, images: Sequence[tuple[int, str]] 
     """The model calls behind output items: the last item of each call has its tokens."""
     number, roles = 0, set[Role]()
     for place, item in enumerate(output):
-        roles |= {role} if (role := _role_of(item)) else set()
+        if (role := _role_of(item)) is not None:
+            roles |= {role}
+            continue
         if item.get("produced_by") in NOT_SAMPLED or all(item.get(name) is None for name in TOKEN_FIELDS):
             continue
         number += 1

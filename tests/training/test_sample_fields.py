@@ -58,6 +58,14 @@ def test_every_token_has_a_role_and_images_have_places() -> None:
     assert flat.log_prob_mode == "processed"
 
 
+@pytest.mark.parametrize("place", [1, 3])
+def test_tokens_of_a_tool_or_a_user_are_not_sampled(place: int) -> None:
+    made = record()
+    made["response"]["output"][place] |= tokens([1], [99999])
+    (only,) = samples_of(made)
+    assert only.tokens == sample().tokens
+
+
 def test_images_whose_number_does_not_fit_have_no_place() -> None:
     made = record()
     made["responses_create_params"]["input"] = "What is it?"

@@ -168,6 +168,33 @@ def test_a_record_whose_tokens_are_lost_is_no_sample(tmp_path: Path, spoil: Call
         )
 
 
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"response": None},
+        {"response": {"output": [3, None]}},
+        {"response": {"output": {}, "participants": 3}},
+        {"_tokens": 3},
+        {"_tokens": {"file": "tokens.arrow", "offset": -1, "size": 2**60, "digest": "", "rows": [0, 1]}},
+        {"responses_create_params": 3},
+    ],
+    ids=repr,
+)
+def test_a_record_that_is_damaged_neither_ends_a_job_nor_becomes_a_sample(
+    tmp_path: Path, spoilt: dict[str, Any]
+) -> None:
+    output, made = tmp_path / "rollouts.jsonl", tmp_path / "made.arrow"
+    with contextlib.closing(TokenWriter(tmp_path / "tokens.arrow", output)) as writer:
+        sound, damaged = map(orjson.loads, writer.split([scored(1), scored(2)]))
+    lines = [orjson.dumps(each) + b"\n" for each in (sound, {**damaged, **spoilt}, {**damaged, "_task_index": 3})]
+    output.write_bytes(b"".join(lines))
+    assert len(check_tokens(lines, restored=token_restorer(output)).faults) == 1
+    report = export_rollouts(
+        ExportConfig(rollouts_jsonl_fpath=str(output), output_jsonl_fpath=str(made), format="arrow")
+    )
+    assert (report.used, report.dropped.total()) == (2, 1)
+
+
 def test_a_file_that_vanishes_while_it_is_written_ends_the_run(tmp_path: Path) -> None:
     with contextlib.closing(TokenWriter(tmp_path / "tokens.arrow", tmp_path / "rollouts.jsonl")) as writer:
         writer.split([scored(1)])
