@@ -160,7 +160,8 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     done = run["scored"] + failed
     left = f", {timedelta(seconds=round((run['total'] - done) / rate))} left" if rate else ""
     reward = "-" if run["mean_reward"] is None else f"{run['mean_reward']:.4g}"
-    yield f"{run['output']} (process {run['pid']})"
+    who = " · ".join(filter(None, (run.get("environment"), run.get("model"))))
+    yield f"{f'{who}: ' if who else ''}{run['output']} (process {run['pid']})"
     yield f"  {done} of {run['total']} rollouts, mean reward {reward}, {rate:.3g} a second{left}"
     causes = ", ".join(f"{cause} {count}" for cause, count in run["failed"].items())
     yield f"  {run['in_flight']} in flight of at most {run['max_in_flight']}, {failed} without a result"

@@ -25,7 +25,7 @@ from nemo_gym.common.statistics import PASS_THRESHOLD
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError, GymError, PortError
 from nemo_gym.rollouts.live import live_folder
-from nemo_gym.rollouts.registry import RunSummary, set_tags
+from nemo_gym.rollouts.registry import RunSummary, find_entry, run_id, set_tags
 from nemo_gym.rollouts.resume import read_manifest
 from nemo_gym.rollouts.store import journal_path
 from nemo_gym.server.asgi import Receive, RefusedError, Scope, Send, limit_body, read_body
@@ -42,6 +42,10 @@ logger = logging.getLogger(__name__)
 
 
 ASK_TIMEOUT_S = 5.0
+LIST_TIMEOUT_S = 0.5
+"""How long the list of runs waits for the collections in progress. Of a busy one it shows what the registry knows."""
+LIVE_TIMEOUT_S = 1.0
+"""How long the live view waits for them. It says how many did not answer, and asks again each second."""
 MAX_TAG = 60
 
 
@@ -57,13 +61,14 @@ class LiveRun:
     def id(self) -> str:
         return self.place.stem
 
-    async def status(self) -> dict[str, Any] | None:
-        """Return what the collector reports. None if it has ended."""
+    async def status(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return what the collector reports. None if it has ended, or is too busy to answer in time."""
         try:
-            found = await self._ask({})
+            found = await self._ask({}, timeout_s)
         except (OSError, TimeoutError, ValueError):
             return None
-        return {"id": self.id, **found}
+        known = find_entry(run_id(Path(found["output"])))
+        return {"id": self.id, **found, **(known.model_dump(include={"environment", "model"}) if known else {})}
 
     async def cancel(self, number: int) -> bool:
         """Cancel a rollout. Return False if it, or the collection, has already ended."""
@@ -74,8 +79,8 @@ class LiveRun:
         except (OSError, ValueError):
             return False
 
-    async def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
-        async with asyncio.timeout(ASK_TIMEOUT_S):
+    async def _ask(self, what: dict[str, Any], timeout_s: float = ASK_TIMEOUT_S) -> dict[str, Any]:
+        async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             with contextlib.closing(writer):
                 writer.write(orjson.dumps({"token": self._token, **what}) + b"\n")
@@ -98,9 +103,10 @@ def find_runs() -> list[LiveRun]:
     return found
 
 
-async def statuses(runs: list[LiveRun]) -> list[dict[str, Any]]:
-    """Return the status of each run that has not ended."""
-    return [status for status in await asyncio.gather(*(run.status() for run in runs)) if status is not None]
+async def statuses(runs: list[LiveRun], timeout_s: float = ASK_TIMEOUT_S) -> list[dict[str, Any]]:
+    """Return the status of each run that answers in time."""
+    found = await asyncio.gather(*(run.status(timeout_s) for run in runs))
+    return [status for status in found if status is not None]
 
 
 async def cancel_rollout(runs: list[LiveRun], body: bytes) -> dict[str, Any]:
@@ -287,14 +293,16 @@ class ViewerApp:
         if method == "GET" and path in self._streams:
             return await self._streams[path](Query(scope), receive, send)
         if method == "GET" and path == "/api/runs":
-            live = await statuses(find_runs())
+            live = await statuses(find_runs(), LIST_TIMEOUT_S)
             return await _send_json(send, await self._in_thread(self._runs, Query(scope), live))
         if method == "POST" and path == "/api/runs/tags":
             check_json(headers)
             body = await read_body(limit_body(receive, MAX_BODY))
             return await _send_json(send, await self._in_thread(change_tags, body))
         if method == "GET" and path == "/api/live":
-            return await _send_json(send, {"runs": await statuses(find_runs())})
+            runs = find_runs()
+            answered = await statuses(runs, LIVE_TIMEOUT_S)
+            return await _send_json(send, {"runs": answered, "silent": len(runs) - len(answered)})
         if method == "POST" and path == "/api/live/cancel":
             check_json(headers)
             body = await read_body(limit_body(receive, MAX_BODY))

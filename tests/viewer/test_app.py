@@ -12,11 +12,12 @@ import httpx
 import pytest
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.live import live_folder
 from nemo_gym.rollouts.metrics import RunningMetrics
 from nemo_gym.rollouts.registry import registered, run_id
 from nemo_gym.server.uvicorn_runner import bind, serving
 from nemo_gym.viewer.files import Files
-from nemo_gym.viewer.server import ViewerApp
+from nemo_gym.viewer.server import ASK_TIMEOUT_S, ViewerApp
 from tests.jsonl import write_lines
 from tests.viewer.sample_files import HOSTILE, hostile_record, math_records, record, write_sample
 
@@ -237,3 +238,19 @@ async def test_without_files_the_runs_of_the_registry_are_listed_and_compared(
     assert found["total"] == 6
     assert [side["change"] > 0 for side in found["sides"]] == [False, True, True]
     assert [len(task["sides"]) for task in found["tasks"]] == [3] * 6
+
+
+async def test_a_collection_that_does_not_answer_holds_up_neither_the_list_nor_the_live_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection whose code blocks its event loop accepts connections and says nothing."""
+    monkeypatch.setenv("NEMO_GYM_STATE_DIR", str(tmp_path / "state"))
+    output = write_lines(tmp_path / "a.jsonl", math_records())
+    live_folder().mkdir(parents=True)
+    with closing(bind("127.0.0.1", 0)) as silent:
+        address = {"pid": os.getpid(), "port": silent.getsockname()[1], "token": "secret"}
+        (live_folder() / "1-1.json").write_text(json.dumps(address))
+        with registered(output, RunningMetrics(), total=24, tags=[], token_prices={}):
+            async with viewer() as client, asyncio.timeout(ASK_TIMEOUT_S * 0.9):  # what a whole wait would exceed
+                assert [run["state"] for run in (await get(client, "runs"))["runs"]] == ["running"]
+                assert await get(client, "live") == {"runs": [], "silent": 1}

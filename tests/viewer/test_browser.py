@@ -449,6 +449,34 @@ def test_a_file_that_grows_is_followed(page: Any, tmp_path: Path) -> None:
         page.wait_for_selector("#range:has-text('of 2')")
 
 
+def test_the_newest_rows_come_on_top_while_a_file_grows(page: Any, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "live.jsonl", [record("first", "1")])
+    line = path.read_text()
+    with visiting(page, path) as address:
+        page.goto(f"{address}#/rows?file=0&sort=-row")
+        page.wait_for_selector("tr[data-row='0']")
+        for more in (2, 3):
+            with path.open("a") as file:
+                file.write(line * more)
+            page.wait_for_selector(f"tr.new[data-row='{5 if more == 3 else 2}']")
+        page.wait_for_selector("#range:has-text('1–6 of 6')")
+        page.wait_for_selector(".strip:has-text('scored 6')")
+        assert table_rows(page) == [5, 4, 3, 2, 1, 0]
+
+
+def test_a_long_expected_answer_is_folded_until_it_is_expanded(page: Any, tmp_path: Path) -> None:
+    calls = [{"name": f"tool_{number}", "arguments": "{}"} for number in range(20)]
+    path = write_lines(tmp_path / "long.jsonl", [{**record("q", "a"), "ground_truth": calls}])
+    with visiting(page, path) as address:
+        page.goto(f"{address}#/row?file=0&row=0")
+        page.wait_for_selector(".answers .fold")
+        height = "document.querySelector('.answers .fold').clientHeight"
+        folded = page.evaluate(height)
+        page.click(".answers button.more")
+        assert folded < page.evaluate(height)
+        assert page.locator(".answers button.more").count() == 0
+
+
 NO_ROWS_AT_FIRST = """
   const fetchNow = window.fetch;
   window.fetch = async (address, ...rest) => {
@@ -493,6 +521,8 @@ def test_a_live_run_is_watched_and_a_rollout_cancelled(page: Any, tmp_path: Path
     with started(*collect, *options, cwd=tmp_path) as running, visiting(page, tmp_path / "rows.jsonl") as address:
         page.goto(f"{address}#/live")
         page.wait_for_selector("tr[data-rollout='1']:has-text('policy_model/v1/responses')")
+        head, first = (page.locator(f"{part} >> nth=0").bounding_box() for part in ("section th", "tr[data-rollout]"))
+        assert head["y"] + head["height"] <= first["y"] + 1, "the head of the table covers its first row"
         with started("ng_status", "--watch", "+every_s=0.2", "+head_server.port=1", cwd=tmp_path) as watching:
             watching.wait_for("1 of 3 rollouts, mean reward 1")
             watching.wait_for("model at policy_model/v1/responses")

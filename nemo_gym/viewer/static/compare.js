@@ -1,13 +1,12 @@
 // Two or more files task by task, and any two rollouts side by side.
 
 import { get } from "./api.js";
-import { h, number, rewardClass, visible } from "./dom.js";
+import { h, number, rewardClass, signed, visible } from "./dom.js";
 import { rolloutBody } from "./rollout.js";
 import { squares } from "./tasks.js";
 import { fileNamed, link, withParams } from "./route.js";
 
 const PAGE = 100;
-const signed = (value) => `${value > 0 ? "+" : ""}${number(value)}`;
 const direction = (change) => (change > 1e-9 ? "up" : change < -1e-9 ? "down" : "quiet");
 
 // A file for people: its environment and model, if its run is known.
@@ -22,7 +21,7 @@ function line(keys, task) {
     const change = side.mean - first.mean;
     const open = place ? link("pair", { file: keys[0], row: first.row, other: keys[place], other_row: side.row }) : link("row", { file: keys[0], row: first.row });
     const shown = place ? h("span", { class: direction(change) }, ` ${change ? signed(change) : "="}`) : null;
-    return h("td", { class: "num" }, h("a", { href: open }, h("span", { class: rewardClass(side.mean) }, number(side.mean))), shown, h("span", { class: "quiet" }, ` n=${side.count}`));
+    return h("td", { class: "num", title: `${number(side.count)} ${side.count === 1 ? "rollout" : "rollouts"}` }, h("a", { href: open }, h("span", { class: rewardClass(side.mean) }, number(side.mean))), shown);
   });
   const last = task.sides.length - 1;
   const open = link("pair", { file: keys[0], row: first.row, other: keys[last], other_row: task.sides[last].row });
@@ -32,7 +31,7 @@ function line(keys, task) {
 function sideLine(keys, files, page, place) {
   const side = page.sides[place];
   const file = fileNamed(files, keys[place]);
-  const interval = side.interval_95 ? `${side.interval_95.map(signed).join(" to ")}` : "unknown";
+  const interval = side.interval_95 ? `${side.interval_95.map((bound) => signed(bound)).join(" to ")}` : "unknown";
   const isClear = side.interval_95 && (side.interval_95[0] > 0 || side.interval_95[1] < 0);
   const others = keys.slice(1).filter((_, other) => other + 1 !== place);
   const remove = place && keys.length > 2 ? h("a", { class: "chip", href: withParams({ other: others }), title: "Compare without it" }, "×") : null;
@@ -42,7 +41,7 @@ function sideLine(keys, files, page, place) {
     {},
     h("td", { class: "name" }, h("a", { href: link("rows", { file: keys[place] }) }, titleOf(file)), h("div", { class: "quiet" }, visible(file?.name ?? ""))),
     h("td", { class: "num" }, h("span", { class: `${rewardClass(side.mean)} big` }, number(side.mean))),
-    place ? h("td", { class: `num ${isClear ? direction(side.change) : "quiet"}` }, h("b", {}, signed(side.change)), h("div", { class: "quiet" }, interval)) : h("td", { class: "num quiet" }, "compared with"),
+    place ? h("td", { class: `num ${isClear ? direction(side.change) : "quiet"}` }, h("b", {}, signed(side.change)), h("div", { class: "quiet" }, interval)) : h("td", { class: "num quiet" }, "baseline"),
     place ? h("td", { class: "num" }, h("span", { class: "up" }, `${number(side.up)} better`), ", ", h("span", { class: "down" }, `${number(side.down)} worse`), `, ${number(same)} equal`) : h("td", {}),
     h("td", {}, remove),
   );

@@ -29,9 +29,18 @@ export function number(value, digits = 3) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
   if (Math.abs(value) >= 1e15) return value.toExponential(digits - 1);
-  if (Number.isInteger(value)) return value.toLocaleString("en");
-  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
+  if (Number.isInteger(value)) return minus(value.toLocaleString("en"));
+  return minus(Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits))));
 }
+
+const minus = (text) => text.replace(/^-/, "−");
+
+// A number that stands in a column: always with so many decimals.
+export function fixed(value, decimals = 3) {
+  return typeof value !== "number" || Math.abs(value) >= 1000 ? number(value) : minus(value.toFixed(decimals));
+}
+
+export const signed = (value, show = number) => `${value > 0 ? "+" : ""}${show(value)}`;
 
 export function bytes(value) {
   const units = ["bytes", "kB", "MB", "GB", "TB"];

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { bars } from "./charts.js";
-import { bytes, duration, h, number, replace } from "./dom.js";
+import { bytes, duration, h, number, replace, visible } from "./dom.js";
 import { link } from "./route.js";
 
 const EVERY_MS = 1000;
@@ -91,7 +91,7 @@ function slowest(run) {
 
 function runView(run, files) {
   const file = files.find((each) => each.path === run.output);
-  const name = run.output.split("/").at(-1);
+  const name = visible([run.environment, run.model].filter(Boolean).join(" · ") || run.output.split("/").at(-1));
   const title = file ? h("a", { href: link("rows", { file: file.id, sort: "-row" }) }, name) : name;
   return h("div", { "data-run": run.id }, h("h2", { title: run.output }, title, h("span", { class: "quiet" }, ` process ${run.pid}`)), progress(run), h("div", { class: "cards" }, stages(run)), inFlight(run), h("div", { class: "cards" }, workers(run), slowest(run)));
 }
@@ -101,12 +101,12 @@ export async function liveView({ files, signal }) {
   const note = h("p", { class: "quiet" });
   const view = h("div", {}, note, list);
   const update = async () => {
-    const { runs } = await get("live", {}, signal);
+    const { runs, silent } = await get("live", {}, signal);
     const isHeld = list.querySelector("button.cancel:enabled:hover, button.cancel:enabled:focus");
     const isPaused = isHeld && runs.length; // so that no other button comes under the pointer
-    note.textContent = isPaused ? "Paused while a cancel button is under the pointer or has the focus." : "Updated every second.";
+    note.textContent = isPaused ? "Paused while a cancel button is under the pointer or has the focus." : `Updated every second.${silent ? ` ${number(silent)} more ${silent === 1 ? "does" : "do"} not answer now, because the process is busy.` : ""}`;
     if (isPaused) return;
-    replace(list, runs.length ? runs.map((run) => runView(run, files)) : h("p", { class: "quiet", id: "no-runs" }, "No collection of yours runs on this machine now."));
+    replace(list, runs.length ? runs.map((run) => runView(run, files)) : h("p", { class: "quiet", id: "no-runs" }, silent ? "" : "No collection of yours runs on this machine now."));
   };
   const repeat = async () => {
     while (!signal.aborted) {

@@ -22,6 +22,20 @@ const INDICES = new Set(["_task_index", "_ng_task_index", "_repeat_index", "_ng_
 // A list of short texts, such as the forms of an answer, as one line.
 const listed = (value) => (Array.isArray(value) && value.every((each) => typeof each !== "object" && String(each).length < 60) ? value.join(", ") : value);
 
+// A long answer is folded, with a button that shows all of it.
+function folded(value, where) {
+  const shown = listed(value);
+  const text = plainText(shown);
+  const isLong = text.length > 400 || text.split("\n").length > 7;
+  const whole = h("div", { class: isLong ? "fold" : "fold open" }, textOf(shown, where, { code: shown !== null && typeof shown === "object" }));
+  const show = () => {
+    whole.classList.add("open");
+    expand.remove();
+  };
+  const expand = h("button", { class: "more", onclick: show }, "expand");
+  return isLong ? [whole, expand] : whole;
+}
+
 function answers(record, output, where) {
   const source = typeof record.cause === "string" && record.row && typeof record.row === "object" ? record.row : record;
   const pick = (pattern) => entries(source).filter(([name, value]) => pattern.test(name) && value !== null && value !== undefined && value !== "");
@@ -35,7 +49,7 @@ function answers(record, output, where) {
     given = text ? [["last message", text]] : [];
   }
   const side = (title, pairs) =>
-    h("div", { class: title }, h("div", { class: "label" }, title), pairs.length ? pairs.map(([name, value]) => h("div", {}, h("span", { class: "quiet" }, visible(name)), textOf(listed(value), inside(where, name)))) : h("p", { class: "quiet" }, "none"));
+    h("div", { class: title }, h("div", { class: "label" }, title), pairs.length ? pairs.map(([name, value]) => h("div", {}, h("span", { class: "quiet" }, visible(name)), folded(value, inside(where, name)))) : h("p", { class: "quiet" }, "none"));
   return h("section", { class: "answers sides" }, side("expected", expected), side("given", given));
 }
 
@@ -116,7 +130,7 @@ function verdicts(record, where) {
     return parts.map((part, place) => textOf(part?.text ?? "", inside(where, "judge_evaluations", at, "response", "output", last, "content", place, "text")));
   };
   const line = (one, at) =>
-    h("div", { class: "verdict" }, h("div", { class: "quiet" }, `judge ${visible(brief(one.response?.model ?? ""))}`, one.verdict_label ? h("b", {}, ` ${visible(brief(one.verdict_label))}`) : null), replyOf(one, at));
+    h("div", { class: "verdict" }, h("div", { class: "quiet" }, `judge: ${visible(brief(one.response?.model ?? ""))}`, one.verdict_label ? h("b", {}, ` ${visible(brief(one.verdict_label))}`) : null), replyOf(one, at));
   const scores = components.map(([name, value]) => h("tr", {}, h("td", {}, visible(name)), h("td", {}, h("meter", { min: Math.min(0, value), max: Math.max(1, value), value })), h("td", {}, h("span", { class: rewardClass(value) }, number(value)))));
   return h("section", { class: "card verdicts" }, h("h2", {}, "Verdicts"), notes.length ? h("p", { class: "quiet" }, notes.join(", ")) : null, scores.length ? h("table", { class: "plain" }, scores) : null, asked.map(line));
 }

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { sparkline } from "./charts.js";
-import { duration, h, number, replace, rewardClass, visible } from "./dom.js";
+import { duration, fixed, h, number, replace, rewardClass, signed, visible } from "./dom.js";
 import { setViewKeys } from "./keys.js";
 import { go, link, withParams } from "./route.js";
 
@@ -33,8 +33,8 @@ function modelLine(model, runs) {
     {},
     h("td", { class: "model", title: visible(model) }, visible(model || "unknown model")),
     h("td", {}, sparkline(points, { onpick: ({ run }) => open(run) })),
-    h("td", { class: "num" }, h("span", { class: rewardClass(last.mean) }, number(last.mean))),
-    h("td", { class: `num ${change > 0 ? "up" : change < 0 ? "down" : "quiet"}`, title: "against the run before" }, change === null ? "" : `${change > 0 ? "+" : ""}${number(change, 2)}`),
+    h("td", { class: "num" }, h("span", { class: rewardClass(last.mean) }, fixed(last.mean))),
+    h("td", { class: `num ${change > 0 ? "up" : change < 0 ? "down" : "quiet"}`, title: "against the run before" }, change === null ? "" : change ? signed(change, fixed) : "="),
   );
 }
 
@@ -90,7 +90,7 @@ function stateOf(run) {
 
 function line(run, { isRegistry, hasCommits }, onSelect) {
   const name = visible(nameOf(run));
-  const interval = run.interval_95 ? ` ${number(run.interval_95[0], 2)} to ${number(run.interval_95[1], 2)}` : "";
+  const interval = run.interval_95 ? run.interval_95.map((bound) => fixed(bound, 2)).join(" to ") : "–";
   const tokens = (run.input_tokens || 0) + (run.output_tokens || 0);
   const box = h("input", { type: "checkbox", "aria-label": `Select run ${run.id}`, checked: chosen.has(run.id), disabled: !run.is_there, onchange: (event) => onSelect(run.id, event.target.checked) });
   return h(
@@ -99,7 +99,8 @@ function line(run, { isRegistry, hasCommits }, onSelect) {
     h("td", {}, box),
     h("td", { class: "name", title: run.output }, run.is_there ? h("a", { href: link("rows", { file: run.id }) }, name) : name, " ", stateOf(run)),
     h("td", { title: visible(run.agent) }, visible(run.model || "–")),
-    h("td", { class: "num" }, h("span", { class: rewardClass(run.mean) }, number(run.mean)), h("span", { class: "quiet" }, interval)),
+    h("td", { class: "num" }, h("span", { class: rewardClass(run.mean) }, fixed(run.mean))),
+    h("td", { class: "num quiet" }, interval),
     h("td", { class: "num" }, run.total ? `${number(run.scored ?? 0)} of ${number(run.total)}` : number(run.scored)),
     h("td", { class: `num${run.failed ? " down" : ""}` }, run.failed ? number(run.failed) : "–"),
     h("td", { class: "num" }, run.cost === null ? (tokens ? `${number(tokens)} tokens` : "–") : `$${run.cost.toFixed(2)}`),
@@ -111,7 +112,7 @@ function line(run, { isRegistry, hasCommits }, onSelect) {
   );
 }
 
-const HEAD = [["", ""], ["environment", ""], ["model", ""], ["mean reward, 95 %", "num"], ["scored", "num"], ["failed", "num"], ["cost", "num"], ["started", "num"], ["took", "num"], ["commit", ""], ["config", ""], ["tags", ""]];
+const HEAD = [["", ""], ["environment", ""], ["model", ""], ["mean reward", "num"], ["95 %", "num"], ["scored", "num"], ["failed", "num"], ["cost", "num"], ["started", "num"], ["took", "num"], ["commit", ""], ["config", ""], ["tags", ""]];
 
 function table(found, onSelect) {
   const shown = { isRegistry: found.is_registry, hasCommits: found.runs.some((run) => run.commit) };

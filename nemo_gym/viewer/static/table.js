@@ -199,10 +199,17 @@ export async function rowsView({ params, file, files, signal }) {
   if (page.rows.length) view.append(table);
   if (page.rows.length === PAGE) view.append(pager(page.total, offset, page.rows.length));
   showActions();
-  get("summary", { file, where }, signal).then(
-    (summary) => metrics.replaceWith(strip(summary)),
-    (error) => signal.aborted || replace(metrics, error.message),
-  );
+  let shownMetrics = metrics;
+  const refreshMetrics = () =>
+    get("summary", { file, where }, signal).then(
+      (summary) => {
+        const next = strip(summary);
+        shownMetrics.replaceWith(next);
+        shownMetrics = next;
+      },
+      (error) => signal.aborted || replace(shownMetrics, error.message),
+    );
+  refreshMetrics();
   rememberList(file, page.rows.map((row) => row.id));
   const marked = () => view.querySelector("tr.marked");
   setViewKeys({
@@ -214,16 +221,25 @@ export async function rowsView({ params, file, files, signal }) {
     f: () => view.querySelector("#filter").focus(),
     e: () => selectedRows().length && exportRows(selectedRows()),
   });
-  const isAtEnd = !where && !params.get("sort") && page.rows.length < PAGE && offset + page.rows.length === page.total;
-  const add = (rows) => body.append(...rows.map((row) => Object.assign(line(row, file, columns, extra, texts, onSelect), { className: "new" })));
-  follow({ file, page, offset, asked, add: isAtEnd && page.rows.length ? add : null }, signal);
+  const isWhole = !where && page.rows.length;
+  const isAtEnd = isWhole && !params.get("sort") && page.rows.length < PAGE && offset + page.rows.length === page.total;
+  const isNewest = isWhole && params.get("sort") === "-row" && offset === 0;
+  const add = (rows) => {
+    const lines = rows.map((row) => Object.assign(line(row, file, columns, extra, texts, onSelect), { className: "new" }));
+    if (isNewest) body.prepend(...lines);
+    else body.append(...lines);
+    while (body.children.length > PAGE) body.lastElementChild.remove();
+    rememberList(file, [...body.querySelectorAll("tr[data-row]")].map((each) => Number(each.dataset.row)));
+    refreshMetrics();
+  };
+  follow({ file, page, offset, asked, add: isAtEnd || isNewest ? add : null, isNewest }, signal);
   return view;
 }
 
-// While rows are being indexed or written: the last page grows with them, and other pages say how many there are,
-// without moving what the user reads. A page without rows is shown again.
-async function follow({ file, page, offset, asked, add }, signal) {
-  let shown = page.rows.length;
+// While rows are being indexed or written: the last page grows with them, as does the first one if it has the newest,
+// and other pages say how many there are, without moving what the user reads. A page without rows is shown again.
+async function follow({ file, page, offset, asked, add, isNewest }, signal) {
+  let [shown, known] = [page.rows.length, page.total];
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, 1500));
     if (signal.aborted) return;
@@ -233,12 +249,17 @@ async function follow({ file, page, offset, asked, add }, signal) {
     if (!found || !range || signal.aborted) return;
     const isUnread = !page.rows.length && !current().params.get("where") && document.activeElement.id !== "filter";
     if (found.rows && isUnread) return window.dispatchEvent(new HashChangeEvent("hashchange"));
-    if (add && shown < PAGE && found.rows > offset + shown) {
-      const more = await get("rows", { ...asked, offset: offset + shown, limit: PAGE - shown }, signal).catch(() => ({ rows: [] }));
+    const fresh = found.rows - known;
+    if (fresh > 0 && add && (isNewest || shown < PAGE)) {
+      const part = isNewest ? { offset: 0 } : { offset: offset + shown, limit: PAGE - shown };
+      const more = await get("rows", { ...asked, ...part }, signal).catch(() => null);
       if (signal.aborted) return;
-      add(more.rows);
-      shown += more.rows.length;
-      range.textContent = `${number(offset + 1)}–${number(offset + shown)} of ${number(found.rows)}`;
-    } else if (found.rows > offset + shown && found.rows > page.total) range.textContent = `${range.textContent.split(" · ")[0]} · ${number(found.rows)} rows so far`;
+      if (!more) continue;
+      const news = isNewest ? more.rows.filter((row) => row.id >= known) : more.rows;
+      add(news);
+      shown = Math.min(PAGE, shown + news.length);
+      known = isNewest ? Math.max(known, ...news.map((row) => row.id + 1)) : known + news.length;
+      range.textContent = `${number(offset + 1)}–${number(offset + shown)} of ${number(known)}`;
+    } else if (fresh > 0) range.textContent = `${range.textContent.split(" · ")[0]} · ${number(found.rows)} rows so far`;
   }
 }
