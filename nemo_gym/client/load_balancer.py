@@ -193,7 +193,8 @@ _INCONCLUSIVE_STATUSES = frozenset((200, 408, 429, 500))
 _GATEWAY_STATUSES = frozenset((502, 503, 504))
 """Statuses with which a proxy answers for an endpoint that is down."""
 
-rate_limited_log = RateLimitedLog(logging.getLogger(__name__))
+logger = logging.getLogger(__name__)
+rate_limited_log = RateLimitedLog(logger)
 
 
 class EndpointSettings(BaseModel):
@@ -362,7 +363,10 @@ class EndpointPool:
                 await self._wait_for_endpoint(error, tries)
             else:
                 self._num_answered += 1
-                self._down_since = None
+                if self._down_since is not None:
+                    down_s, self._down_since = lease_time() - self._down_since, None
+                    urls = ", ".join(client.shown_url for client in self.clients)
+                    logger.warning("%s answers again after %.0f s, and requests go on", urls, down_s)
                 return result
 
     def _is_outage(self, error: UpstreamError, answered: int) -> bool:
@@ -387,8 +391,8 @@ class EndpointPool:
             raise UnreachableError.of(error) if isinstance(error, ConnectError) else error
         if pause_s >= time_left(math.inf):
             raise error
-        text = "%s; down for %.0f s, requests wait for at most %g s"
-        rate_limited_log.warning(error.server, text, error, now - self._down_since, self._settings.max_outage_s)
+        text = "%s; requests are paused and it is asked again every few seconds, for at most %g s (%.0f s so far)"
+        rate_limited_log.warning(error.server, text, error, self._settings.max_outage_s, now - self._down_since)
         await asyncio.sleep(pause_s)
 
     def _is_retryable(self, error: Exception) -> bool:

@@ -240,13 +240,13 @@ class ClusteredMean:
         size = min(variance / error**2, self.samples) if error and variance else self.clusters
         return wilson_interval(mean, size, student_t_95(self.clusters - 1) if error else Z_95)
 
-    def summary(self, *, is_proportion: bool = False) -> dict[str, Any]:
-        """Return the estimate as metrics files have it."""
+    def summary(self, *, is_proportion: bool = False, lowest: float = -math.inf) -> dict[str, Any]:
+        """Return the estimate as metrics files have it. No sample can be below `lowest`, so the interval is not."""
         interval = self.proportion_interval_95 if is_proportion else self.interval_95
         return {
             "mean": self.mean,
             "standard_error": self.standard_error,
-            "interval_95": None if interval is None else list(interval),
+            "interval_95": None if interval is None else [max(bound, lowest) for bound in interval],
             "samples": self.samples,
             "tasks": self.clusters,
         }

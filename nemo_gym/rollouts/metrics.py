@@ -7,6 +7,7 @@ what it adds to the estimates.
 import copy
 import json
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -91,6 +92,8 @@ class RunningMetrics:
         """Fields with a value other than true and false."""
         self._not_proportions: set[str] = set()
         """Fields with a whole number or a value not between 0 and 1. For a reward, whole numbers do not matter."""
+        self._not_counts: set[str] = set()
+        """Fields with a value that is no count: not whole, or below 0. The mean of counts cannot be below 0."""
         self.cut_off = 0
         """Number of rollouts that a token or step limit ended."""
         self._attempts = self._retries = 0
@@ -175,6 +178,7 @@ class RunningMetrics:
         columns = number_columns(batch)
         self._not_booleans.update(name for name, values in columns.items() if set(map(type, values)) != {bool})
         self._not_proportions.update(name for name, values in columns.items() if not _are_proportions(name, values))
+        self._not_counts.update(name for name, values in columns.items() if not _are_counts(values))
         if rewards := columns.get("reward"):
             self._rewarded += len(rewards)
             self._reward_total += sum(rewards)
@@ -215,7 +219,9 @@ class RunningMetrics:
         for task in self._open.values():
             estimates.add(task)
         fields = {
-            name: each.summary(is_proportion=name not in self._not_proportions)
+            name: each.summary(
+                is_proportion=name not in self._not_proportions, lowest=-math.inf if name in self._not_counts else 0.0
+            )
             for name, each in sorted(estimates.fields.items())
         }
         return {
@@ -249,6 +255,10 @@ class RunningMetrics:
     def table(self) -> str:
         """Return all metrics as lines of text."""
         return "\n".join(map(one_line, _lines(self.summary(), numbers=self._not_booleans)))
+
+
+def _are_counts(values: Sequence[Any]) -> bool:
+    return set(map(type, values)) <= {int, bool} and min(values) >= 0
 
 
 def _are_proportions(name: str, values: Sequence[float]) -> bool:

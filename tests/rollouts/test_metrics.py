@@ -298,10 +298,11 @@ def test_only_requests_since_the_start_of_a_collection_count_by_stage() -> None:
 def test_no_interval_of_a_share_leaves_its_range() -> None:
     metrics = RunningMetrics(num_repeats=1)
     for index, share in enumerate((0.0, 0.0, 0.0, 0.5)):
-        fields = {"share": share, "count": int(share), "offset": share - 0.2}
+        fields = {"share": share, "count": int(share * 20), "change": int(share * 20) - 1, "offset": share - 0.2}
         metrics.add({"reward": share, "_task_index": index, "_repeat_index": 0, **fields})
     found = metrics.summary()
     assert found["fields"]["share"]["interval_95"] == found["reward"]["interval_95"]
     low, high = found["fields"]["share"]["interval_95"]
     assert 0 <= low < high <= 1
     assert found["fields"]["offset"]["interval_95"][0] < -0.2
+    assert found["fields"]["count"]["interval_95"][0] == 0 > found["fields"]["change"]["interval_95"][0]

@@ -62,7 +62,9 @@ def agent_at(name: str, port: int) -> list[ServerSpec]:
     return [model_at(port, model), agent]
 
 
-async def test_an_endpoint_that_dies_and_comes_back_costs_no_attempt(tmp_path: Path) -> None:
+async def test_an_endpoint_that_dies_and_comes_back_costs_no_attempt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     port, dying = free_port(), DyingEndpoint()
     async with running_servers(servers(port)) as client:
         async with stub_endpoint(dying.reply, port=port):
@@ -73,6 +75,9 @@ async def test_an_endpoint_that_dies_and_comes_back_costs_no_attempt(tmp_path: P
             metrics = await collecting
     assert (metrics.scored, metrics.failed) == (ROWS, {})
     assert not (tmp_path / "out_failures.jsonl").exists()
+    said = [record.message for record in caplog.records if record.name == "nemo_gym.client.load_balancer"]
+    assert [part in text for text, part in ((said[0], "paused"), (said[-1], "answers again"))] == [True, True]
+    assert all(str(port) in text for text in said)
 
 
 async def test_an_endpoint_that_does_not_come_back_ends_the_job_with_its_address(
