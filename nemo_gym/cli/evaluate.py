@@ -3,6 +3,7 @@
 What is found becomes keys of the configuration, which is then read once, as `ng_collect_rollouts` reads it.
 """
 
+import atexit
 import contextlib
 import shlex
 import sys
@@ -22,10 +23,10 @@ from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME, POLICY_BASE_URL_KEY_NAME
 from nemo_gym.config.loading import load_config
 from nemo_gym.config.types import CommandConfig
 from nemo_gym.errors import ConfigError
-from nemo_gym.evaluation.models import Scripted, Setup, merged, model_setup
+from nemo_gym.evaluation.models import Scripted, Setup, merged, model_setup, names_in_messages
 from nemo_gym.evaluation.rows import write_dataset
 from nemo_gym.evaluation.run import check_all_rows
-from nemo_gym.evaluation.setup import Target, dataset_entry, dataset_of, find_target, with_judge
+from nemo_gym.evaluation.setup import Target, dataset_entry, dataset_of, find_target, with_judge, with_user
 from nemo_gym.rollouts.collection import Collection
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.metrics import RunningMetrics
@@ -71,6 +72,9 @@ class EvalConfig(CommandConfig):
     judge: list[str] | None = None
     """The model that judges, or several, in the same words as `model`. By default that of the config."""
 
+    user: str | None = None
+    """The model that plays the user, in the same words as `model`. By default that of the config."""
+
     config: list[str] = Field(default_factory=list)
     """More YAML files, such as those of a judge or of settings. They win over the config of the environment."""
 
@@ -89,27 +93,27 @@ class EvalConfig(CommandConfig):
 
     output: str | None = None
     """File for the scored rollouts. By default results/<environment>/<time>.jsonl. With several environments, a
-    folder."""
+    folder, by default results/<time>."""
 
     resume: Literal["ask", "continue", "restart"] = "ask"
     """What to do with rollouts in `output` that were made another way."""
 
-    @field_validator("judge", mode="before")
+    @field_validator("judge", "user", mode="before")
     @classmethod
     def _is_no_server(cls, value: Any) -> Any:
-        """A server of the configuration may be called `judge`."""
+        """A server of the configuration may be called `judge` or `user`."""
         return None if isinstance(value, Mapping) else value
 
 
-def find_by_name(given: DictConfig, environment: str | None = None) -> dict[str, Any]:
+def find_by_name(given: DictConfig, environment: str | None = None, folder: Path | None = None) -> dict[str, Any]:
     """The keys of `ng_collect_rollouts` for what `env.yaml` and the command line ask for, by default for the first
-    environment."""
+    environment. `folder` is for the outputs of several."""
     options = EvalConfig.read(given)
     name = environment or options.environment[0]
     target = find_target(name, options.agent)
     setup = _setup(options, target, given)
     rows = str(options.dataset) if _is_file(options.dataset) else _rows(options, target)
-    output = _output(options, target)
+    output = _output(options, target, folder)
     return {
         **setup.settings,
         CONFIG_PATHS_KEY_NAME: [*setup.config_paths, *options.config],
@@ -123,18 +127,20 @@ def find_by_name(given: DictConfig, environment: str | None = None) -> dict[str,
 @config_command(EvalConfig, initial=find_by_name)
 def evaluate_model(options: EvalConfig, config: DictConfig) -> int:
     """Evaluate a model in an environment."""
+    folder = Path(str(config["output_jsonl_fpath"])).parent
+    configs = {options.environment[0]: config}
+    for name in options.environment[1:]:  # all are found before the first one costs anything
+        initial = partial(find_by_name, environment=name, folder=folder)
+        configs[name] = load_config(process_command_line(), initial=initial, fill_ports=False)
     code, results = 0, list[dict[str, Any]]()
-    for index, name in enumerate(options.environment):
-        if index:
-            config = load_config(
-                process_command_line(), initial=partial(find_by_name, environment=name), fill_ports=False
-            )
-        collection = RolloutCollectionConfig.read(config)
-        metrics = _evaluate(options, name, config, collection)
+    for name, each in configs.items():
+        collection = RolloutCollectionConfig.read(each)
+        metrics = _evaluate(options, name, each, collection)
         code |= metrics.failed.total() > collection.tolerated_failures
         results.append({"environment": name, "output": collection.output_jsonl_fpath, "metrics": metrics.summary()})
     if len(results) > 1:
-        print_result({"environments": results}, "" if wants_json() else "\n".join(map(_line, results)))
+        lines = [*map(_line, results), f"Look at all of them: ng view {shlex.quote(str(folder))}"]
+        print_result({"environments": results}, "" if wants_json() else "\n".join(lines))
     return code
 
 
@@ -144,11 +150,12 @@ def _evaluate(
     target = find_target(name, options.agent)
     own = target.setup  # the classes of an agent are in no configuration
     model = options.script or options.model or _default_model(config)
+    names = names_in_messages(config, options.model)
     rows = Path(collection.input_jsonl_fpath)
     shown = rows.relative_to(Path.cwd()) if rows.is_relative_to(Path.cwd()) else rows
     print(f"{collection.agent_name} on {shown}, model: {model}", file=sys.stderr)
     try:
-        metrics = collect_with_progress(Collection(config, collection, own.classes, own.code, check_all_rows))
+        metrics = collect_with_progress(Collection(config, collection, own.classes, own.code, check_all_rows, names))
         _show_baseline(options, target)
         return metrics
     except KeyboardInterrupt:
@@ -169,7 +176,8 @@ def _setup(options: EvalConfig, target: Target, given: DictConfig) -> Setup:
     if options.script is not None and options.model is not None:
         raise ConfigError("Give --model or --script: a script is a model of its own.")
     model = options.model if options.script is None else Scripted(options.script)
-    return merged(with_judge(target, options.judge, given).setup, model_setup(model, given))
+    found = with_user(with_judge(target, options.judge, given), options.user, given)
+    return merged(found.setup, model_setup(model, given))
 
 
 def _rows(options: EvalConfig, target: Target) -> str:
@@ -180,26 +188,37 @@ def _is_file(dataset: str | None) -> bool:
     return dataset is not None and (dataset.endswith(".jsonl") or Path(dataset).is_file())
 
 
-def _output(options: EvalConfig, target: Target) -> str:
-    if options.output is None:
-        return new_output(target.name)
+def _output(options: EvalConfig, target: Target, folder: Path | None) -> str:
     if len(options.environment) == 1:
-        return options.output
-    if options.output.endswith(".jsonl"):
+        return options.output or str(new_output(Path("results", target.name), ".jsonl"))
+    if options.output is not None and options.output.endswith(".jsonl"):
         raise ConfigError(f"'{options.output}' is one file; for several environments, --output names a folder.")
-    return str(Path(options.output) / f"{target.name}.jsonl")
+    folder = folder or Path(options.output or new_output(Path("results"), ""))
+    return str(folder / f"{target.name}.jsonl")
 
 
-def new_output(name: str) -> str:
-    """A file named by the time, which did not exist: another `ng eval` of the same second gets another one."""
-    base = Path(f"results/{name}/{time.strftime('%Y%m%d-%H%M%S')}")
-    base.parent.mkdir(parents=True, exist_ok=True)
+def new_output(folder: Path, ending: str) -> Path:
+    """A file or folder named by the time, which did not exist: another `ng eval` of the same second gets another one.
+    It is removed when this process ends if nothing was written."""
+    base = time.strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True, exist_ok=True)
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = folder / f"{base}{suffix}{ending}"
         with contextlib.suppress(FileExistsError):
-            path = f"{base}{suffix}.jsonl"
-            Path(path).touch(exist_ok=False)
+            path.touch(exist_ok=False) if ending else path.mkdir()
+            atexit.register(_remove_unused, path)
             return path
-    raise ConfigError(f"There are a thousand outputs like {base}.jsonl. Name one with --output.")
+    raise ConfigError(f"There are a thousand outputs like {folder / base}{ending}. Name one with --output.")
+
+
+def _remove_unused(path: Path) -> None:
+    beside = [each for each in path.parent.glob(f"{path.stem}*") if each != path]
+    with contextlib.suppress(OSError):  # a folder with something in it
+        if path.is_dir():
+            path.rmdir()
+        elif path.stat().st_size == 0 and not beside:
+            path.unlink()
+        path.parent.rmdir()
 
 
 def _line(result: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from nemo_gym.common.paths import FOLDER_ALIASES, find, nearest, search_roots
 from nemo_gym.config.keys import ServerBlock, ServerType, blocks_in
 from nemo_gym.config.types import DatasetConfig
 from nemo_gym.data.hubs import pypi
-from nemo_gym.errors import ConfigError, MissingPathError
+from nemo_gym.errors import ConfigError, MissingExtraError, MissingPathError
 from nemo_gym.runtime.requirements import has_extra
 
 _EXTRA = re.compile(r'^    EXTRA(?:: [^=]+)? = "([\w-]+)"', re.MULTILINE)
@@ -63,6 +63,11 @@ class Entry:
         """The optional part that its server class names in `EXTRA`, if this install lacks it."""
         found = _EXTRA.search((self.folder / "app.py").read_text())
         return found[1] if found and not has_extra(found[1]) else None
+
+    def check_extra(self) -> None:
+        """Raise MissingExtraError if this install lacks the optional part."""
+        if (extra := self.missing_extra) is not None:
+            raise MissingExtraError(f"'{self.name}'", extra)
 
 
 @dataclass(frozen=True, slots=True)

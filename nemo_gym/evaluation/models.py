@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import traceback
+import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.common.event_loop import run_in_thread
 from nemo_gym.common.exceptions import exception_repr
 from nemo_gym.common.paths import find, nearest
+from nemo_gym.config.command_line import shown_option
 from nemo_gym.config.keys import (
     POLICY_API_KEY_KEY_NAME,
     POLICY_BASE_URL_KEY_NAME,
@@ -144,17 +146,37 @@ def _named_setup(name: str | None, given: Mapping[str, Any]) -> Setup:
         return Setup([name])
     entry = _model_entry(name)
     if entry is not None:
+        entry.check_extra()
         return Setup([str(config_of(entry))])
     if name.startswith(("http://", "https://")):
         key = given.get(POLICY_API_KEY_KEY_NAME) or os.environ.get("OPENAI_API_KEY") or NO_KEY
         return _endpoint(name, str(key), served_model(name, str(key)))
     if name.startswith("claude") and not given.get(POLICY_BASE_URL_KEY_NAME):
-        url = os.environ.get("ANTHROPIC_BASE_URL") or ANTHROPIC_URL
-        return _endpoint(f"{url.rstrip('/').removesuffix('/v1')}/v1", _key(name, "ANTHROPIC_API_KEY", given), name)
+        return _endpoint(_anthropic_url(), _key(name, "ANTHROPIC_API_KEY", given), name)
     url = given.get(POLICY_BASE_URL_KEY_NAME) or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
     is_configured = bool(given.get(POLICY_BASE_URL_KEY_NAME))
     key = _key(name, "OPENAI_API_KEY", given, is_needed=url == OPENAI_URL)
     return _endpoint(url, key, name, config=RESPONSES_MODEL if is_configured else None)
+
+
+def _anthropic_url() -> str:
+    url = os.environ.get("ANTHROPIC_BASE_URL") or ANTHROPIC_URL
+    return f"{url.rstrip('/').removesuffix('/v1')}/v1"
+
+
+def names_in_messages(config: Mapping[str, Any], model: Any) -> dict[str, str]:
+    """What the user has set in place of keys of the policy's endpoint: an environment variable, or `model`."""
+    url, key = config.get(POLICY_BASE_URL_KEY_NAME), config.get(POLICY_API_KEY_KEY_NAME)
+    urls = {os.environ.get("OPENAI_BASE_URL") or OPENAI_URL: "OPENAI", _anthropic_url(): "ANTHROPIC"}
+    names = {}
+    if (provider := urls.get(url or "")) is not None:
+        names[POLICY_BASE_URL_KEY_NAME] = f"{provider}_BASE_URL"
+    if url is not None and key in (NO_KEY, *(os.environ.get(f"{each}_API_KEY") for each in urls.values())):
+        names[POLICY_API_KEY_KEY_NAME] = f"{provider or 'OPENAI'}_API_KEY"
+    if isinstance(model, str) and url is not None:
+        name = POLICY_BASE_URL_KEY_NAME if model == url else POLICY_MODEL_NAME_KEY_NAME
+        names[name] = shown_option("model", model)
+    return names
 
 
 def _default_setup(given: Mapping[str, Any]) -> Setup:
@@ -193,25 +215,35 @@ def served_model(url: str, key: str) -> str:
     try:
         with urllib.request.urlopen(request, timeout=LIST_TIMEOUT_S) as reply:
             names = [str(each["id"]) for each in json.load(reply)["data"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{url} does not say which model it serves (GET {url.rstrip('/')}/models): {error}. Set OPENAI_BASE_URL "
-            "to it and give the name of the model."
-        ) from error
+    except urllib.error.HTTPError as error:
+        raise _no_model(url, str(error)) from error
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise ConfigError(f"{url} did not answer: {reason}. Is the endpoint running?") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _no_model(url, str(error)) from error
     if len(names) == 1:
         return names[0]
     listed = ", ".join(names[:20]) or "none"
     raise ConfigError(f"{url} serves several models: {listed}. Set OPENAI_BASE_URL to it and give the name of one.")
 
 
-# Judges
+def _no_model(url: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{url} does not say which model it serves (GET {url.rstrip('/')}/models): {reason}. Set OPENAI_BASE_URL to "
+        "it and give the name of the model."
+    )
 
 
-def judge_setup(judges: Any, given: Mapping[str, Any]) -> tuple[Setup, list[str]]:
-    """The servers of a judge or of several, and their names. A judge may be whatever a model may be."""
-    several = judges if isinstance(judges, list | tuple) else [judges]
-    names = [f"judge_{number}" for number in range(1, len(several) + 1)]
-    parts = [_renamed(model_setup(judge, given), name, given) for judge, name in zip(several, names, strict=True)]
+# Judges and simulated users
+
+
+def role_setup(models: Any, role: str, given: Mapping[str, Any]) -> tuple[Setup, list[str]]:
+    """The servers of a model or of several in another role than the policy's, and their names: each may be whatever
+    `model` may be."""
+    several = models if isinstance(models, list | tuple) else [models]
+    names = [f"{role}_{number}" for number in range(1, len(several) + 1)]
+    parts = [_renamed(model_setup(each, given), name, given) for each, name in zip(several, names, strict=True)]
     return merged(*parts), names
 
 
@@ -239,10 +271,10 @@ def _renamed(setup: Setup, name: str, given: Mapping[str, Any]) -> Setup:
         found = {name: settings[POLICY]}
     except (OmegaConfBaseException, KeyError) as error:
         raise ConfigError(
-            f"{', '.join(setup.config_paths)} cannot judge, as {POLICY} is not there: {error}"
+            f"{', '.join(setup.config_paths)} cannot be {name}, as {POLICY} is not there: {error}"
         ) from error
     classes = dict.fromkeys([name], next(iter(setup.classes.values()))) if setup.classes else {}
-    code = {f"{each} (judge)": digest for each, digest in setup.code.items()}
+    code = {f"{each} ({name})": digest for each, digest in setup.code.items()}
     return Setup([], map_leaves(escaped, found), classes, code)
 
 
@@ -308,7 +340,7 @@ def _function_setup(function: ModelFunction) -> Setup:
     is_plain = inspect.isfunction(function) or inspect.ismethod(function)
     callee = function if is_plain else ask
     fields = {"function": staticmethod(callee), "takes_tools": len(required) == 2, "__module__": __name__}
-    kind = type(f"{name}_model", (FunctionModel,), {**fields, "__annotations__": {}})
+    kind = type(name, (FunctionModel,), {**fields, "__annotations__": {}})
     setup = live_server(POLICY_MODEL.name, "responses_api_models", kind)
     return Setup(settings=setup.settings, classes=setup.classes, code={f"the function {name}": hash_code(function)})
 

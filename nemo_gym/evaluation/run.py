@@ -19,10 +19,11 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.common import event_loop
 from nemo_gym.config.keys import CONFIG_PATHS_KEY_NAME
 from nemo_gym.config.loading import load_config
-from nemo_gym.evaluation.models import Setup, merged, model_setup
+from nemo_gym.errors import GymError
+from nemo_gym.evaluation.models import Setup, merged, model_setup, names_in_messages
 from nemo_gym.evaluation.result import Evaluation, Failure, Rollout
 from nemo_gym.evaluation.rows import check_rows, write_dataset
-from nemo_gym.evaluation.setup import Target, dataset_of, find_target, row_validator, with_judge
+from nemo_gym.evaluation.setup import Target, dataset_of, find_target, row_validator, with_judge, with_user
 from nemo_gym.rollouts.collection import Collection
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
@@ -55,6 +56,7 @@ class _Order:
         model: Any,
         agent: Any,
         judge: Any,
+        user: Any,
         output: str | Path | None,
         progress: bool,
         **options: Any,
@@ -64,19 +66,19 @@ class _Order:
         self.failures: list[Failure] = []
         self.helper = RolloutCollectionHelper()
         self.progress = Progress(self.helper, is_quiet=not progress)
-        self._asked = (target, rows, model, agent, judge)
+        self._asked = (target, rows, model, agent, judge, user)
         self._options = options
 
     def prepare(self) -> Collection:
-        target, rows, model, agent, judge = self._asked
-        self.target = found = find_target(target, agent)
+        target, rows, model, agent, judge, user = self._asked
+        self.target = found = find_target(target, agent, has_user=user is not None)
         dataset = dataset_of(found, None) if rows is None else rows
         path = write_dataset(dataset, collated_inputs_path(self.output))
         options = {name: value for name, value in self._options.items() if value is not None}
         config = options.pop("config", {})
         files = {"input_jsonl_fpath": str(path), "output_jsonl_fpath": str(self.output)}
         options = {"agent_name": found.agent, **files, **options}
-        return collection_of(found, model, options, config, judge=judge)
+        return collection_of(found, model, options, config, judge=judge, user=user)
 
     async def run(self, on_rollout: Callable[[Rollout], None] | None = None) -> Evaluation:
         collection = await asyncio.to_thread(self.prepare)
@@ -99,12 +101,19 @@ class _Order:
 
 
 def collection_of(
-    target: Target, model: Any, options: dict[str, Any], config: Mapping[str, Any], *, judge: Any = None
+    target: Target,
+    model: Any,
+    options: dict[str, Any],
+    config: Mapping[str, Any],
+    *,
+    judge: Any = None,
+    user: Any = None,
 ) -> Collection:
     """The collection of an environment with a model. `options` are those of `ng_collect_rollouts`, and `config` has
     further keys, as on the command line."""
-    loaded, whole = config_of_evaluation(target, model, options, config, judge=judge)
-    return Collection(loaded, RolloutCollectionConfig.read(loaded), whole.classes, whole.code, check_all_rows)
+    loaded, whole = config_of_evaluation(target, model, options, config, judge=judge, user=user)
+    read = RolloutCollectionConfig.read(loaded)
+    return Collection(loaded, read, whole.classes, whole.code, check_all_rows, names_in_messages(loaded, model))
 
 
 def config_of_evaluation(
@@ -114,13 +123,16 @@ def config_of_evaluation(
     config: Mapping[str, Any] | None = None,
     *,
     judge: Any = None,
+    user: Any = None,
 ) -> tuple[DictConfig, Setup]:
-    """The configuration of an environment with a model and a judge, and the setup that it was made of."""
+    """The configuration of an environment with a model, a judge and a simulated user, and the setup that it was made
+    of."""
     whole, config = target.setup, config or {}
 
     def initial(given: DictConfig) -> dict[str, Any]:
         nonlocal whole
-        whole = merged(with_judge(target, judge, given).setup, model_setup(model, given))
+        found = with_user(with_judge(target, judge, given), user, given)
+        whole = merged(found.setup, model_setup(model, given))
         paths = [*whole.config_paths, *config.get(CONFIG_PATHS_KEY_NAME, ())]
         own = {**whole.settings, **(options or {}), **({CONFIG_PATHS_KEY_NAME: paths} if paths else {})}
         more = {name: value for name, value in config.items() if name != CONFIG_PATHS_KEY_NAME}
@@ -147,6 +159,7 @@ async def aevaluate(
     model: Any = None,
     agent: Any = None,
     judge: Any = None,
+    user: Any = None,
     repeats: int = 1,
     limit: int | None = None,
     concurrency: int | None = None,
@@ -159,7 +172,10 @@ async def aevaluate(
 ) -> Evaluation:
     """As `evaluate`, in the running event loop."""
     order = _order(**locals())
-    return await order.run()
+    try:
+        return await order.run()
+    except GymError as error:
+        raise error.with_traceback(None) from error.__cause__  # the message says all
 
 
 def evaluate(
@@ -169,6 +185,7 @@ def evaluate(
     model: Any = None,
     agent: Any = None,
     judge: Any = None,
+    user: Any = None,
     repeats: int = 1,
     limit: int | None = None,
     concurrency: int | None = None,
@@ -185,14 +202,19 @@ def evaluate(
     messages, rows, a DataFrame, or the path of a JSONL file; by default the environment's own. `model` is a name, a
     base URL, `local`, `gym.Scripted([...])`, a subclass of `gym.Model`, or a function of the messages; by default the
     endpoint of env.yaml or, without one, `local`. `agent` is the name of one, `module:Class`, or a subclass of
-    `gym.Agent`. `judge` is the model that judges, or a list of several: whatever `model` may be.
+    `gym.Agent`. `judge` is the model that judges, or a list of several, and `user` the model that plays the user: each
+    may be whatever `model` may be.
 
     Each row is played `repeats` times. `params` override the parameters of every request, such as `temperature`.
     `timeout_s` limits one attempt at a rollout. With an `output` file the rollouts stay on disk, and the same call
     makes only what is missing; `resume` says what to do with those that were made another way. `config` has further
     keys of the configuration. In a running event loop, such as a notebook's, this works in a thread of its own.
     """
-    return run_anywhere(_order(**locals()).run())
+    order = _order(**locals())
+    try:
+        return run_anywhere(order.run())
+    except GymError as error:
+        raise error.with_traceback(None) from error.__cause__
 
 
 def collect(target: Any, rows: Any = None, **options: Any) -> Generator[Rollout, None, None]:
@@ -212,6 +234,7 @@ def _order(
     model: Any = None,
     agent: Any = None,
     judge: Any = None,
+    user: Any = None,
     repeats: int = 1,
     concurrency: int | None = None,
     params: Mapping[str, Any] | None = None,
@@ -226,7 +249,7 @@ def _order(
     options |= {"num_repeats": repeats, "num_samples_in_parallel": concurrency, "rollout_timeout_s": timeout_s}
     if params:
         options["responses_create_params"] = dict(params)
-    return _Order(target, rows, model, agent, judge, output, progress, **options)
+    return _Order(target, rows, model, agent, judge, user, output, progress, **options)
 
 
 # Event loops

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.base_responses_api_agent import SimpleResponsesAPIAgent
 from nemo_gym.common.paths import nearest
+from nemo_gym.config.command_line import shown_option
 from nemo_gym.config.loading import POLICY_MODEL, server_instances
 from nemo_gym.data.hubs import pypi
 from nemo_gym.errors import ConfigError, StartupError
@@ -25,7 +26,7 @@ from nemo_gym.evaluation.catalog import (
     entries,
     find_environment,
 )
-from nemo_gym.evaluation.models import Setup, judge_setup, live_server, merged, server_block
+from nemo_gym.evaluation.models import Setup, live_server, merged, role_setup, server_block
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.rollouts.dataset import agents_of
 from nemo_gym.runtime.class_loader import load_server_class
@@ -35,6 +36,8 @@ PREFERRED = ("benchmark", "validation", "example", "train")
 """Types of datasets, the one to evaluate on first."""
 NAMES_JUDGE = "judge_model_server"
 """The key by which an environment names its judge."""
+PLAYS_USER = "user_model_server"
+"""The key by which an agent names the model that plays the user."""
 SIMPLE_AGENT, CONVERSATION_AGENT = "simple_agent", "multi_turn_agent"
 
 
@@ -48,10 +51,11 @@ class Target:
     datasets: list[DatasetEntry]
 
 
-def find_target(target: Any, agent: Any = None) -> Target:
-    """The environment of a class, a name, a folder or a config file, and its agent."""
+def find_target(target: Any, agent: Any = None, *, has_user: bool = False) -> Target:
+    """The environment of a class, a name, a folder or a config file, and its agent. With a simulated user, the
+    agent of a class is the one that holds conversations."""
     if isinstance(target, type):
-        return _target_of_class(target, agent)
+        return _target_of_class(target, agent, has_user=has_user)
     if not isinstance(target, str | Path):
         hint = f" Pass the class {type(target).__name__}." if isinstance(target, SimpleResourcesServer) else ""
         raise ConfigError(f"{target!r:.100} is no environment; expected a class, a name or a folder.{hint}")
@@ -71,7 +75,7 @@ def find_target(target: Any, agent: Any = None) -> Target:
     return Target(name, merged(Setup([str(config)]), part), agent_name, list(datasets.values()))
 
 
-def _target_of_class(kind: type[Any], agent: Any) -> Target:
+def _target_of_class(kind: type[Any], agent: Any, *, has_user: bool) -> Target:
     if not issubclass(kind, SimpleResourcesServer):
         raise ConfigError(
             f"{kind.__name__} is no environment: write `class {kind.__name__}(gym.Environment):`, with a `verify`."
@@ -84,7 +88,7 @@ def _target_of_class(kind: type[Any], agent: Any) -> Target:
         )
     name = snake_case(kind.__name__)
     if agent is None:
-        has_turns = kind.next_message is not SimpleResourcesServer.next_message
+        has_turns = has_user or kind.next_message is not SimpleResourcesServer.next_message
         agent = CONVERSATION_AGENT if has_turns else SIMPLE_AGENT
     part, agent_name = agent_setup(agent, name)
     environment = live_server(name, "resources_servers", kind, domain="other")
@@ -101,7 +105,9 @@ def environment_config(name: str) -> Path:
     """The config file of an environment, by its name, its folder or the file."""
     if name.endswith((".yaml", ".yml")):
         return Path(name)
-    return config_of(find_environment(name), name.rstrip("/").rpartition("/")[2])
+    entry = find_environment(name)
+    entry.check_extra()
+    return config_of(entry, name.rstrip("/").rpartition("/")[2])
 
 
 def _agent(config: Path, agents: Mapping[str, EnvironmentAgent], name: str | None) -> EnvironmentAgent:
@@ -184,11 +190,13 @@ def with_judge(target: Target, judge: Any, given: Mapping[str, Any]) -> Target:
     if judge is None:
         unnamed = [name for name, _, settings in blocks if target.setup.classes and NAMES_JUDGE not in settings]
         if unnamed:
-            raise ConfigError(f"{target.name} asks a judge: name one, such as judge='gpt-4.1-mini'.")
+            raise ConfigError(
+                f"{target.name} asks a judge: name one, such as {shown_option('judge', 'gpt-4.1-mini')}."
+            )
         return target
     if not blocks:
         raise ConfigError(f"{target.name} asks no judge: its config has no `{NAMES_JUDGE}`.")
-    setup, names = judge_setup(judge, given)
+    setup, names = role_setup(judge, "judge", given)
     first, *others = [{"type": "responses_api_models", "name": name} for name in names]
     chosen = {NAMES_JUDGE: first, **({"more_judge_model_servers": others} if others else {})}
     settings = {
@@ -206,6 +214,36 @@ def _judged_blocks(setup: Setup) -> list[tuple[str, str, JsonObject]]:
     ]
     blocks = (block for path in setup.config_paths for block in blocks_of(Path(path), "resources_servers"))
     return [*found, *((block.name, block.implementation, {}) for block in blocks if NAMES_JUDGE in block.config)]
+
+
+# Simulated users
+
+
+def with_user(target: Target, user: Any, given: Mapping[str, Any]) -> Target:
+    """The target with a model that plays the user. Without one, what its config file says stands."""
+    if user is None:
+        return target
+    implementation, own = _agent_block(target)
+    kind = target.setup.classes.get(target.agent)
+    fields = own if kind is None else kind.config_class().model_fields
+    if implementation != CONVERSATION_AGENT and PLAYS_USER not in fields:
+        raise ConfigError(
+            f"{target.agent} talks to no user. {shown_option('agent', CONVERSATION_AGENT)} does, or an agent of yours "
+            f"with `{PLAYS_USER}` in its config."
+        )
+    setup, (name,) = role_setup([user], "user", given)
+    chosen = {**own, PLAYS_USER: {"type": "responses_api_models", "name": name}}
+    agent = Setup(settings={target.agent: {"responses_api_agents": {implementation: chosen}}})
+    return replace(target, setup=merged(target.setup, setup, agent))
+
+
+def _agent_block(target: Target) -> tuple[str, JsonObject]:
+    """The implementation of the agent, and its settings."""
+    if target.agent in target.setup.settings:
+        ((implementation, own),) = target.setup.settings[target.agent]["responses_api_agents"].items()
+        return implementation, own
+    blocks = (block for path in target.setup.config_paths for block in blocks_of(Path(path), "responses_api_agents"))
+    return next((block.implementation, block.config) for block in blocks if block.name == target.agent)
 
 
 # Rows

@@ -61,7 +61,7 @@ class LiveRun:
     def id(self) -> str:
         return self.place.stem
 
-    async def status(self, timeout_s: float) -> dict[str, Any] | None:
+    async def status(self, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, Any] | None:
         """Return what the collector reports. None if it has ended, or is too busy to answer in time."""
         try:
             found = await self._ask({}, timeout_s)

@@ -87,6 +87,7 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
 
 
 class LocalModel(SimpleResponsesAPIModel):
+    EXTRA = "local"
     config: LocalModelConfig
 
     _engine: Engine = PrivateAttr()

@@ -1,4 +1,4 @@
-"""A model that replies from a script: by rule or in turn, with latency and faults on demand.
+"""A model that replies from a script: by rule or in order, with latency and faults on demand.
 
 It replaces a remote LLM, in the same worker or, over HTTP, as an endpoint for the other model servers."""
 

@@ -33,7 +33,7 @@ class ToolCall(BaseModel):
 
 class Reply(BaseModel):
     """A reply and its conditions. The first reply whose conditions hold is given. Those without conditions are given
-    in turn, and the last of them is repeated."""
+    in order over a conversation, and the last of them is repeated."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -83,7 +83,7 @@ class Reply(BaseModel):
         return self
 
     @property
-    def is_given_in_turn(self) -> bool:
+    def is_given_in_order(self) -> bool:
         return self.user is None and self.tool_output is None and self.turn is None and self.times is None
 
 
@@ -103,6 +103,9 @@ class ScriptInput:
     user: str
     tool_output: str | None
     turn: int
+    """Replies of the model since the last user message."""
+    replies: int
+    """Replies of the model in the whole conversation."""
     words: int
 
     @classmethod
@@ -118,17 +121,20 @@ class ScriptInput:
     @classmethod
     def _of(cls, turns: list[_Turn]) -> Self:
         last_user = max((index for index, item in enumerate(turns) if item.role == "user"), default=-1)
-        since = turns[last_user + 1 :]
-        replies = sum(
-            item.role == "assistant" and (item.opens_reply or before.role != "assistant")
-            for before, item in zip([_Turn("user", ""), *since], since, strict=False)
-        )
         return cls(
             user=turns[last_user].text if last_user >= 0 else "",
             tool_output=turns[-1].text if turns and turns[-1].role == "tool" else None,
-            turn=replies,
+            turn=_count_replies(turns[last_user + 1 :]),
+            replies=_count_replies(turns),
             words=sum(len(item.text.split()) for item in turns),
         )
+
+
+def _count_replies(turns: list[_Turn]) -> int:
+    return sum(
+        item.role == "assistant" and (item.opens_reply or before.role != "assistant")
+        for before, item in zip([_Turn("user", ""), *turns], turns, strict=False)
+    )
 
 
 class Script:
@@ -137,8 +143,8 @@ class Script:
     def __init__(self, replies: Sequence[Reply]) -> None:
         self._replies = list(replies)
         self._served = [0] * len(self._replies)
-        in_turn = [index for index, reply in enumerate(self._replies) if reply.is_given_in_turn]
-        self._position = {index: position for position, index in enumerate(in_turn)}
+        in_order = [index for index, reply in enumerate(self._replies) if reply.is_given_in_order]
+        self._position = {index: position for position, index in enumerate(in_order)}
 
     @classmethod
     def read(cls, path: str) -> Self:
@@ -155,7 +161,7 @@ class Script:
     def reply(self, conversation: ScriptInput) -> Reply:
         """The first reply whose conditions hold, with group references replaced. Counts its use."""
         for index, reply in enumerate(self._replies):
-            if not self._may_be_given(index, reply, conversation.turn):
+            if not self._may_be_given(index, reply, conversation):
                 continue
             matches = _matches(reply, conversation)
             if matches is not None:
@@ -163,14 +169,14 @@ class Script:
                 return _filled_in(reply, matches)
         raise RolloutError("model", f"The script has no reply to {conversation}.")
 
-    def _may_be_given(self, index: int, reply: Reply, turn: int) -> bool:
+    def _may_be_given(self, index: int, reply: Reply, conversation: ScriptInput) -> bool:
         if reply.times is not None and self._served[index] >= reply.times:
             return False
         if index not in self._position:
-            return reply.turn is None or reply.turn == turn
+            return reply.turn is None or reply.turn == conversation.turn
         position = self._position[index]
         is_last = position == len(self._position) - 1
-        return turn == position or (is_last and turn > position)
+        return conversation.replies == position or (is_last and conversation.replies > position)
 
 
 def _matches(reply: Reply, conversation: ScriptInput) -> "list[re.Match[str]] | None":
