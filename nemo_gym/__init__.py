@@ -65,6 +65,12 @@ if TYPE_CHECKING:
     from nemo_gym.server.aggregate_metrics import AggregateMetrics as AggregateMetrics
     from nemo_gym.server.aggregate_metrics import AggregateMetricsRequest as AggregateMetricsRequest
     from nemo_gym.server.session import SESSION_ID_KEY as SESSION_ID_KEY
+    from nemo_gym.verdicts import Criterion as Criterion
+    from nemo_gym.verdicts import JsonVerdict as JsonVerdict
+    from nemo_gym.verdicts import Labels as Labels
+    from nemo_gym.verdicts import Preference as Preference
+    from nemo_gym.verdicts import Rubric as Rubric
+    from nemo_gym.verdicts import Scale as Scale
 
 __version__ = "0.2.0rc0"
 __shortversion__ = "0.2.0"

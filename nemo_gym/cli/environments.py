@@ -81,13 +81,8 @@ AGENT = Kind(
 Next:
   Run its tests:
     ng_test +entrypoint=$folder
-  Collect rollouts in an environment, with policy_base_url, policy_api_key and policy_model_name in env.yaml:
-    environment=resources_servers/example_stateful_counter
-    config_paths="$folder/configs/$name.yaml,$$environment/configs/stateful_counter.yaml,\\
-responses_api_models/openai_model/configs/openai_model.yaml"
-    ng_collect_rollouts "+config_paths=[$${config_paths}]" +agent_name=$name \\
-        +$name.responses_api_agents.$name.resources_server.name=example_stateful_counter_resources_server \\
-        +input_jsonl_fpath=$$environment/data/example.jsonl +output_jsonl_fpath=results/${name}_rollouts.jsonl"""),
+  Let it play an environment, with the small model on your CPU, or the model of your env.yaml without --model:
+    ng eval example_stateful_counter --agent $name --model local"""),
 )
 
 

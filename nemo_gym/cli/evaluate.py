@@ -212,12 +212,14 @@ def new_output(folder: Path, ending: str) -> Path:
 
 
 def _remove_unused(path: Path) -> None:
-    beside = [each for each in path.parent.glob(f"{path.stem}*") if each != path]
+    """Remove an output without rollouts and failures, with the rows that were prepared for it."""
+    prepared = collated_inputs_path(path)
     with contextlib.suppress(OSError):  # a folder with something in it
         if path.is_dir():
             path.rmdir()
-        elif path.stat().st_size == 0 and not beside:
+        elif path.stat().st_size == 0 and {path, prepared} >= set(path.parent.glob(f"{path.stem}*")):
             path.unlink()
+            prepared.unlink(missing_ok=True)
         path.parent.rmdir()
 
 

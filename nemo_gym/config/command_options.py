@@ -83,12 +83,18 @@ COMMON_OPTIONS = (
 )
 
 
+def _positional(name: str, field: FieldInfo) -> str:
+    """`<environment> ...` for a required list, `[search]` for what may be left out."""
+    shown = f"<{name}>" if field.is_required() else f"[{name}]"
+    return f"{shown} ..." if "list[" in str(field.annotation) else shown
+
+
 def help_text(parameters: type[BaseNeMoGymCLIConfig], command: str = "") -> str:
     """The help of a command, wrapped to the terminal: usage, description and parameters."""
     width = terminal_columns()
     lines: list[str] = []
     if command:
-        positional = [f"<{name}>" for name in parameters.POSITIONAL]
+        positional = [_positional(name, parameters.model_fields[name]) for name in parameters.POSITIONAL]
         lines += [" ".join(["Usage:", command, *positional, "[--name value ...]"]), ""]
     description = inspect.cleandoc(parameters.__dict__.get("__doc__") or "")
     lines += [*wrap_paragraphs(description, width), ""] if description else []

@@ -22,7 +22,7 @@ from nemo_gym.config.keys import blocks_in
 from nemo_gym.errors import ConfigError, GymError, SetupError
 from nemo_gym.rollouts.config import TokenPrices
 from nemo_gym.rollouts.metrics import RunningMetrics
-from nemo_gym.rollouts.resume import Manifest, read_manifest
+from nemo_gym.rollouts.resume import MODEL_NAMES, Manifest, read_manifest
 from nemo_gym.rollouts.store import metrics_path
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def players_of(servers: Mapping[str, Any], agent_name: str | None) -> Players:
 
 
 def _model_name(config: Any, implementation: str) -> str:
-    names = (config.get(key) for key in ("openai_model", "model")) if isinstance(config, Mapping) else ()
+    names = (config.get(key) for key in MODEL_NAMES) if isinstance(config, Mapping) else ()
     return next((str(name) for name in names if name and isinstance(name, str)), implementation)
 
 

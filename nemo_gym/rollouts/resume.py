@@ -22,7 +22,8 @@ from nemo_gym.common.atomic_files import write_json
 from nemo_gym.common.paths import checked_out_commit
 from nemo_gym.common.words import count_of, indented_list
 from nemo_gym.config.command_line import shown_arguments, shown_option
-from nemo_gym.config.keys import VOLATILE_KEYS, blocks_in, changes, dotted
+from nemo_gym.config.keys import VOLATILE_KEYS, KeyPath, blocks_in, changes, dotted
+from nemo_gym.config.loading import POLICY_MODEL
 from nemo_gym.config.secrets import masked
 from nemo_gym.config.server_files import hash_server_files
 from nemo_gym.errors import ConfigError
@@ -40,6 +41,9 @@ from nemo_gym.rollouts.store import (
 )
 
 logger = logging.getLogger(__name__)
+
+MODEL_NAMES = ("openai_model", "model")
+"""The keys of a model server that name its model."""
 
 
 class InputFile(BaseModel):
@@ -78,16 +82,17 @@ class Manifest(BaseModel):
         is_same = self.input.sha256 == now.input.sha256
         lines = [] if is_same else [f"the dataset: {self.input} before, {now.input} with other rows now"]
         replaced = self._replaced_servers(now)
-        lines += [f"{name}: {before} before, {after} now" for name, (before, after) in replaced.items()]
+        lines += [f"{_place((name,))}: {before} before, {after} now" for name, (before, after) in replaced.items()]
         old, new = ({name: own for name, own in each.servers.items() if name not in replaced} for each in (self, now))
         for change in (*changes(self.options, now.options), *changes(old, new)):
             if VOLATILE_KEYS.isdisjoint(change.path):
                 was, is_now = ("not set" if each is None else repr(each) for each in change[1:])
-                lines.append(f"{dotted(change.path)}: {was} before, {is_now} now")
+                lines.append(f"{_place(change.path)}: {was} before, {is_now} now")
         files = () if self.files is None or now.files is None else changes(self.files, now.files)
         for (name,), was, is_now in sorted(files):
             if not replaced or None not in (was, is_now):  # else it is a file of the other server
-                lines.append(f"{name} was {'deleted' if is_now is None else 'added' if was is None else 'changed'}")
+                gone = "was deleted or is no longer used" if is_now is None else None
+                lines.append(f"{name} {gone or ('was added' if was is None else 'was changed')}")
         return lines
 
     def _replaced_servers(self, now: "Manifest") -> dict[str, tuple[str, str]]:
@@ -97,6 +102,12 @@ class Manifest(BaseModel):
             for one in (self, now)
         )
         return {name: (before[name], after[name]) for name in before if after.get(name, before[name]) != before[name]}
+
+
+def _place(path: KeyPath) -> str:
+    """A key as users know it: which model plays is one of its server's keys, or another server."""
+    is_model = path[0] == POLICY_MODEL.name and (len(path) == 1 or path[-1] in MODEL_NAMES)
+    return f"the model ({dotted(path)})" if is_model else dotted(path)
 
 
 def _lasting(value: Any) -> Any:

@@ -70,6 +70,8 @@ def test_the_only_agent_and_the_examples_are_the_default(tmp_path: Path) -> None
         (["mcqa", "--script", "a.jsonl", "--model", "local"], "Give --model or --script"),
         (["mcqa", "calendar", "--script", "replies.jsonl", "-o", "a.jsonl"], "--output names a folder"),
         (["mcqa", "--dataset", "bad.jsonl", "--script", "replies.jsonl"], "no model was called:\n  row 1: "),
+        (["mcqa", "nowhere", "--script", "replies.jsonl"], "There is no environment 'nowhere'"),
+        (["mcqa", "--user", "scripted", "--script", "replies.jsonl"], "--agent multi_turn_agent does"),
         ([], "The argument <environment> is missing"),
     ],
 )
@@ -83,6 +85,7 @@ def test_a_mistake_names_what_there_is(
     done = ng("ng", "eval", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
+    assert not list(tmp_path.rglob("results/**/*")), "the first environment was not begun, and no empty file is left"
 
 
 AGENT = """
@@ -114,9 +117,21 @@ def test_an_own_agent_a_script_and_several_environments_take_one_flag_each(tmp_p
     assert "has 5 rows, fewer than the limit of 20" in done.stderr
     again = ng("ng", "eval", "mcqa", "--model", "local", "-n", "20", "-o", "runs/mcqa.jsonl", cwd=tmp_path)
     assert again.returncode == 2
-    assert "policy_model: responses_api_models/scripted_model before, responses_api_models/local_model" in again.stderr
+    assert (
+        "the model (policy_model): responses_api_models/scripted_model before, responses_api_models/local_model"
+        in again.stderr
+    )
     assert "deleted" not in again.stderr
     assert "--resume continue" in again.stderr
+
+
+@pytest.mark.slow
+def test_several_environments_without_an_output_share_a_folder(tmp_path: Path) -> None:
+    done = ng("ng", "eval", "mcqa", "example_simple_weather", "--model", "scripted", "-n", "1", cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    assert {path.name for path in folder.iterdir()} >= {"mcqa.jsonl", "example_simple_weather.jsonl"}
+    assert f"ng view results/{folder.name}" in done.stdout
+    assert ng("ng", "view", "--text", f"results/{folder.name}", cwd=tmp_path).stdout.count(": 1 row") == 2
 
 
 def test_the_list_has_a_line_for_each(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_new_agent_passes_its_own_tests_with_warnings_as_errors(
     folder = tmp_path / "responses_api_agents" / "fresh_agent"
     files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     assert files == {"app.py", "README.md", "configs/fresh_agent.yaml", "tests/test_app.py"}
-    assert "+fresh_agent.responses_api_agents.fresh_agent.resources_server.name" in capsys.readouterr().out
+    assert "ng eval example_stateful_counter --agent fresh_agent" in capsys.readouterr().out
     done = own_tests("responses_api_agents/fresh_agent")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout

@@ -62,7 +62,7 @@ def test_code_counts_and_caches_tests_and_data_do_not(folder: Path) -> None:
     assert changes(before) == [
         "resources_servers/mine/app.py was changed",
         "resources_servers/mine/helper.py was added",
-        "resources_servers/mine/templates/file.txt was deleted",
+        "resources_servers/mine/templates/file.txt was deleted or is no longer used",
     ]
 
 

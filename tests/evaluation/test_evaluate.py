@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 import nemo_gym as gym
 from nemo_gym.answers import last_number
-from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.errors import ConfigError, GymError, SetupError
 from nemo_gym.llm_api.responses import NeMoGymResponse
 from nemo_gym.rollouts.store import failures_path, manifest_path
+from tests.commands import free_port
 from tests.served_model import served_model
 
 WORDS = ("strawberry", "banana", "tree")
@@ -244,3 +246,58 @@ def test_an_endpoint_is_found_by_its_url_and_by_the_usual_variables(how: str, mo
         names = {"a URL": url, "only OPENAI_BASE_URL": None, "ANTHROPIC_BASE_URL": "claude-x"}
         result = evaluate(rows=ROWS[:1], model=names.get(how, "a-model"))
     assert (len(result), result.failures) == (1, [])
+
+
+class Desk(gym.Environment):
+    @gym.tool
+    async def reset_line(self, customer: str) -> str:
+        """Reset the line of a customer."""
+        return f"The line of {customer} works again."
+
+    async def verify(self, response: Any, customer: str) -> float:
+        said = " ".join(item.arguments for item in response.output if item.type == "function_call")
+        return float(customer in said)
+
+
+DESK_ROW = {
+    "messages": [{"role": "system", "content": "You work at a service desk."}],
+    "user": {"persona": "You are Ada."},
+    "customer": "Ada",
+}
+DESK_SCRIPT: list[dict[str, Any]] = [
+    {"say": "Who are you?"},
+    {"user": r"I am (\w+)", "turn": 0, "call": [{"name": "reset_line", "arguments": {"customer": r"\1"}}]},
+    {"say": "It works again."},
+]
+
+
+def test_a_model_plays_the_user_of_a_class() -> None:
+    customer = gym.Scripted(["My internet is down.", "I am Ada.", "Thank you. ###STOP###"])
+    result = gym.evaluate(Desk, [DESK_ROW], model=gym.Scripted(DESK_SCRIPT), user=customer, progress=False)
+    assert (result.mean, result.failures) == (1.0, [])
+    said = [text for who, text in conversation_of(result.rollouts[0]) if who == "user"]
+    assert said == ["My internet is down.", "I am Ada.", "Thank you."]
+    with pytest.raises(ConfigError, match='agent="multi_turn_agent"'):
+        gym.evaluate(Desk, [DESK_ROW], model=customer, user=customer, agent="simple_agent", progress=False)
+
+
+def conversation_of(rollout: gym.Rollout) -> list[tuple[str, str]]:
+    items = rollout.record["response"]["output"]
+    texts = ((each.get("produced_by"), each.get("content")) for each in items if each["type"] == "message")
+    return [(who, text if isinstance(text, str) else text[0]["text"]) for who, text in texts]
+
+
+def test_an_error_shows_the_line_of_the_user_and_what_to_do_about_it() -> None:
+    with pytest.raises(ConfigError, match="needs a key") as caught:
+        evaluate(model="gpt-x")
+    frames = [each.name for each in caught.traceback]
+    assert len(frames) <= 3, frames
+    assert frames[-1] == "evaluate"
+
+
+def test_what_to_check_has_the_name_by_which_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{free_port()}/v1")
+    with pytest.raises(SetupError, match=r"Check OPENAI_BASE_URL\."):
+        evaluate(model="a-model")
+    with pytest.raises(ConfigError, match=r"did not answer: .*refused"):
+        evaluate(model=os.environ["OPENAI_BASE_URL"])

@@ -25,7 +25,7 @@ def script(*replies: dict[str, Any]) -> Script:
 
 
 def at_turn(turn: int) -> ScriptInput:
-    return ScriptInput(user="Hello.", tool_output=None, turn=turn, words=1)
+    return ScriptInput(user="Hello.", tool_output=None, turn=turn, replies=turn, words=1)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_both_dialects_are_heard_alike() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "cold"},
     ]
-    expected = ScriptInput(user="What is it in Oslo?", tool_output="cold", turn=1, words=8)
+    expected = ScriptInput(user="What is it in Oslo?", tool_output="cold", turn=1, replies=1, words=8)
     assert ScriptInput.of_chat(chat) == expected
     items = [{"type": "input_text", "text": "What is it "}, {"type": "input_text", "text": "in Oslo?"}]
     assert heard(chat[0], {"role": "user", "content": items}, calls("get_weather"), tool_output("cold")) == expected
@@ -66,10 +66,15 @@ def test_both_dialects_are_heard_alike() -> None:
 
 def test_a_text_is_a_conversation_of_one_user_message() -> None:
     request = FrozenRequest.of(NeMoGymResponseCreateParamsNonStreaming(input="Hello there."))
-    assert ScriptInput.of_responses(request.items) == ScriptInput("Hello there.", None, turn=0, words=2)
+    assert ScriptInput.of_responses(request.items) == ScriptInput("Hello there.", None, turn=0, replies=0, words=2)
 
 
-def test_replies_without_conditions_are_given_in_turn_and_the_last_one_from_then_on() -> None:
+def test_replies_without_conditions_go_on_after_a_message_of_the_user() -> None:
+    played = heard(USER, message("Who are you?"), USER)
+    assert script({"say": "Who are you?"}, {"say": "Hello, Ada."}).reply(played).say == "Hello, Ada."
+
+
+def test_replies_without_conditions_are_given_in_order_and_the_last_one_from_then_on() -> None:
     plain = script({"say": "one"}, {"say": "two"})
     assert [plain.reply(at_turn(turn)).say for turn in (0, 1, 2, 7)] == ["one", "two", "two", "two"]
     assert plain.reply(at_turn(0)).say == "one", "another conversation starts anew"
