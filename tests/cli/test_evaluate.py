@@ -21,6 +21,7 @@ from tests.commands import ng
         ("example_simple_weather", "example_simple_weather/configs/simple_weather.yaml"),
         ("simple_weather", "example_simple_weather/configs/simple_weather.yaml"),
         ("example_single_tool_call", "example_simple_weather/configs/example_single_tool_call.yaml"),
+        ("arc", "arc/configs/arc_agi_1.yaml"),
         ("dapo17k", "math_with_judge/configs/dapo17k.yaml"),
         ("structured_outputs", "structured_outputs/configs/structured_outputs_json.yaml"),
     ],
