@@ -30,7 +30,16 @@ PUBLIC_KEYS = frozenset(
         *("server_host", "where", "sort", "search"),
         *("latency", "faults", "overrides", "prepare_script_args", "prompt_config", "uv_venv_dir"),
         *("environment", "model", "script", "agent", "config", "dataset", "output", "kind", "before", "after"),
-        *("judge", "examples", "agent_map", "fan_out", "environment_routing_mode", "environment_server_name"),
+        *(
+            "judge",
+            "user",
+            "category",
+            "examples",
+            "agent_map",
+            "fan_out",
+            "environment_routing_mode",
+            "environment_server_name",
+        ),
         *("environment_server_routes", "tags", "tag", "folder"),
     )
 )

@@ -223,7 +223,7 @@ def test_help_is_as_wide_as_the_terminal(columns: int) -> None:
     lines = shown_at(columns, "eval", "--help")
     assert max(len(line) for line in lines if not line.startswith("  ng ")) <= columns
     text = " ".join(" ".join(lines).split())
-    assert "Usage: ng eval <environment> [--name value ...]" in text
+    assert "Usage: ng eval <environment> ... [--name value ...]" in text
     assert re.search(r"- limit \(whole number\) [^\[]* \[short: -n\]", text)
     for arguments in (["--help"], ["help", "completion"], ["help", "doctor"]):
         assert max(map(len, shown_at(columns, *arguments))) <= columns
