@@ -269,7 +269,7 @@ def test_runs_are_searched_tagged_and_compared(page: Any, tmp_path: Path, monkey
             page.locator("tr[data-run] input[type=checkbox]").nth(place).check()
         page.click("#compare-runs:has-text('Compare 3 runs')")
         page.wait_for_selector("#compared:has-text('tasks in all 3')")
-        assert page.inner_text("#whose") == "guess · letter_model · simple_agent"
+        assert page.inner_text("#whose") == "guess · letter · simple_agent"
         page.keyboard.press("h")
         page.fill("#find-run", "tag:best")
         page.press("#find-run", "Enter")
