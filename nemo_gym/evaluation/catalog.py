@@ -112,18 +112,18 @@ def find_environment(name: str) -> Entry:
 
 
 def config_of(entry: Entry, name: str = "") -> Path:
-    """The config file of an environment or a model: the one that is asked for, or named like it, or the only one, or
-    the first one whose name begins with its, such as `arc_agi_1` of `arc`."""
+    """The config file of an environment or a model: the one that is asked for, or named like it, or the only one."""
     own = [path for path in entry.configs if path.stem not in ALIASES or path.stem == name]
     for wanted in (name, entry.name, entry.name.removeprefix("example_")):
         for path in own:
             if path.stem == wanted:
                 return path
-    alike = own if len(own) == 1 else [path for path in own if path.stem.startswith(f"{entry.name}_")]
-    if alike:
-        return alike[0]
+    if len(own) == 1:
+        return own[0]
     listed = ", ".join(path.stem for path in own) or "none"
-    raise ConfigError(f"{entry.folder} has no config that is named like it. Name one of its configs: {listed}.")
+    raise ConfigError(
+        f"{entry.folder} has no config that is named like it. Give the name of one that it has: {listed}."
+    )
 
 
 def agents_in(config: Path) -> list[EnvironmentAgent]:

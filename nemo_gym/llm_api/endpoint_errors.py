@@ -12,7 +12,7 @@ import orjson
 
 from nemo_gym.errors import UNREACHABLE_CODE, UnreachableError, UpstreamError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # starting servers loads no types of responses
     from nemo_gym.llm_api.responses import CutOff
 
 _STATUSES = frozenset((400, 413, 422))
