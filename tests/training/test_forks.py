@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym.client.call_log import Call
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.testing import calls, response_of
@@ -45,6 +46,12 @@ def outputs_in(request: Request) -> int:
     return sum(item.get("type") == "function_call_output" for item in request.body["input"])
 
 
+def untimed(record: dict[str, Any]) -> bytes:
+    """A record without the times of its steps."""
+    assert record["response"].pop("step_seconds")
+    return orjson.dumps(record)
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 async def test_a_fork_equals_a_rerun_byte_for_byte(tmp_path: Path, num_workers: int) -> None:
     async with (
@@ -52,13 +59,13 @@ async def test_a_fork_equals_a_rerun_byte_for_byte(tmp_path: Path, num_workers: 
         RolloutSession(config_at(endpoint.url, tmp_path, num_workers=num_workers)) as session,
     ):
         first = session.submit(row_of(5, expected=9), keep_calls=True)
-        record = orjson.dumps(await first)
+        record = untimed(await first)
         assert first.played is not None
         assert first.played.steps == 3
         for step in range(4):
             asked = len(endpoint.requests)
             forks = session.fork(first, step=step, n=2)
-            assert [orjson.dumps(await fork) for fork in forks] == [record] * 2
+            assert [untimed(await fork) for fork in forks] == [record] * 2
             assert [outputs_in(request) for request in endpoint.requests[asked:]].count(2) == 2 * (step < 3)
             assert len(endpoint.requests) - asked == 2 * (3 - step), "models are not asked for the prefix"
         with pytest.raises(ConfigError):
@@ -152,7 +159,8 @@ async def test_an_environment_that_copies_its_state_is_brought_back_without_a_ca
         drawn = [int(item["output"]) for item in record["response"]["output"] if "output" in item]
         assert record["reward"] == drawn[1]
         at_end = session.fork(first, step=2, n=64)
-        assert [await fork for fork in at_end] == [record] * 64
+        whole = untimed(record)
+        assert [untimed(await fork) for fork in at_end] == [whole] * 64
         rewards = [(await fork)["reward"] for fork in session.fork(first, step=1, n=4)]
         assert len({drawn[0], drawn[1], *rewards}) == 6, "each draws its second number itself"
         session_process().kill()
@@ -161,6 +169,67 @@ async def test_an_environment_that_copies_its_state_is_brought_back_without_a_ca
         with pytest.raises(RolloutError) as failed:
             await gone
         assert failed.value.code == "not_restored", "the copy is gone, and the tool draws another number"
+
+
+THINK = {"instructions": "Think first."}
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+async def test_a_fork_may_go_on_with_another_prompt(tmp_path: Path, num_workers: int) -> None:
+    async with (
+        stub_endpoint(adds_twice) as endpoint,
+        RolloutSession(config_at(endpoint.url, tmp_path, num_workers=num_workers)) as session,
+    ):
+        first = session.submit(row_of(5, expected=9), keep_calls=True)
+        record = await first
+        assert first.played is not None
+        for step in range(3):
+            asked = len(endpoint.requests)
+            found = [await fork for fork in session.fork(first, step=step, n=2, responses_create_params=THINK)]
+            assert [each["reward"] for each in found] == [1.0] * 2
+            assert [each["response"]["output"] for each in found] == [record["response"]["output"]] * 2
+            assert {each["responses_create_params"]["instructions"] for each in found} == {"Think first."}
+            made = endpoint.requests[asked:]
+            assert sorted(map(outputs_in, made)) == sorted([*range(step, 3)] * 2)
+            assert {request.body["instructions"] for request in made} == {"Think first."}
+        partial = first.played.at(2).with_request({"input": "Go on."}).with_request(THINK)
+        assert (await session.submit(partial.row, resume=partial))["reward"] == 1.0
+        assert endpoint.requests[-1].body["input"][0]["content"] == "Go on."
+
+
+async def test_a_fork_with_another_prompt_is_not_played_on_another_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = bingo(tmp_path, monkeypatch, '"replay"')
+    async with (
+        stub_endpoint(adds_twice) as endpoint,
+        RolloutSession(config_at(endpoint.url, tmp_path, counter=server)) as session,
+    ):
+        first = session.submit(row_of(0, expected=4), keep_calls=True)
+        await first
+        asked = len(endpoint.requests)
+        (fork,) = session.fork(first, step=2, responses_create_params=THINK)
+        with pytest.raises(RolloutError) as failed:
+            await fork
+        assert (failed.value.code, len(endpoint.requests)) == ("not_restored", asked)
+
+
+def test_a_rollout_whose_calls_cannot_be_told_apart_keeps_its_prompt() -> None:
+    """Two calls of one model at the same time are known by their requests only."""
+    times = [(0.0, 1.0), (1.0, 1.0), (1.5, 1.0)]
+    lines = [
+        Call(
+            name=f"policy/v1/responses {number} 1", kind="model", status=200, started_at=start, seconds=seconds
+        ).line()
+        for number, (start, seconds) in enumerate(times)
+    ]
+    played = PartialRollout(row_of(0, expected=4), b"".join(lines))
+    assert played.at(2).with_request(THINK).steps == 2
+    with pytest.raises(ConfigError):
+        played.with_request(THINK)
+    given = [{"type": "function_call_output", "call_id": "1", "output": "2"}]
+    with pytest.raises(ConfigError):
+        played.at(2).with_request({"input": given})
 
 
 async def test_a_prefix_of_another_row_gives_no_result(tmp_path: Path) -> None:
