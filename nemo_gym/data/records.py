@@ -26,7 +26,7 @@ MAX_LINE_BYTES = 64 * 2**20
 MAX_DOCUMENT_BYTES = 512 * 2**20
 """Maximum size of a JSON document."""
 BYTES_OF_VALUES = {b"{": 232, b"[": 88, b",": 60}
-"""How many bytes of memory an object, a list and any other value of a JSON document take at most, beside their text."""
+"""How many bytes of memory an object, a list and any other value of JSON take at most, beside their text."""
 MAX_DECODED_BYTES = 2**31
 """Maximum size of a JSON document in memory, beside its text. A list of empty objects takes 24 times its text."""
 MAX_UNPACKED_RATIO = 200

@@ -133,6 +133,8 @@ class AttemptLog:
         for call in self._stored.values():
             if call.by_order:
                 self._by_order[_route(call)].append(call)
+        self._tools_ahead = {name for name, call in self._stored.items() if call.kind == "tool" and self._by_order}
+        """With another prompt: the stored calls of tools that were not made again yet."""
         self._kept: list[KeptCall] = []
         """In the order in which they were made."""
         self._completed: list[KeptCall] = []
@@ -227,6 +229,10 @@ class AttemptLog:
             raise self._not_restored(server, f"the next request to {server}{path} is another one than it was")
         if kind != "model" and stored is None and any(self._by_order.values()):
             raise self._not_restored(server, f"{server}{path} was not called like this")
+        self._tools_ahead.discard(name)
+        if kind == "model" and self._tools_ahead:
+            missing = min(self._tools_ahead).partition(" ")[0]
+            raise self._not_restored(server, f"{missing} was not called again. Does the row still offer this tool?")
         if is_replay and kind != "message":  # the next call of the model shows whether a message is the same
             return await self._replay(server, path, kind, request, stored, send)
         if kind == "model":

@@ -208,10 +208,11 @@ async def test_a_fork_with_another_prompt_is_not_played_on_another_state(
         first = session.submit(row_of(0, expected=4), keep_calls=True)
         await first
         asked = len(endpoint.requests)
-        (fork,) = session.fork(first, step=2, responses_create_params=THINK)
-        with pytest.raises(RolloutError) as failed:
-            await fork
-        assert (failed.value.code, len(endpoint.requests)) == ("not_restored", asked)
+        for step, changes in ((2, THINK), (1, {"tools": []}), (2, {"tools": []})):  # its draws differ, or are refused
+            (fork,) = session.fork(first, step=step, responses_create_params=changes)
+            with pytest.raises(RolloutError) as failed:
+                await fork
+            assert (failed.value.code, len(endpoint.requests)) == ("not_restored", asked)
 
 
 def test_a_rollout_whose_calls_cannot_be_told_apart_keeps_its_prompt() -> None:
