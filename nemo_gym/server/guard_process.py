@@ -88,9 +88,13 @@ def count_interrupts() -> "list[int]":
 
 
 def cpu_of_threads(pid: int) -> "dict[int, int]":
-    """The clock ticks of CPU time that each thread has used. Empty if this is not Linux."""
+    """The clock ticks of CPU time that each thread has used. Empty if this is not Linux, or the process has ended."""
     found, folder = {}, f"/proc/{pid}/task"
-    for thread in os.listdir(folder) if os.path.isdir(folder) else ():
+    try:
+        threads = os.listdir(folder)
+    except OSError:
+        return {}
+    for thread in threads:
         try:
             with open(f"{folder}/{thread}/stat", "rb") as file:
                 user, system = file.read().rpartition(b") ")[2].split()[11:13]
