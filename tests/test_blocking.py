@@ -144,6 +144,12 @@ class BlockingResourcesServer(SimpleResourcesServer):
         block("tool", text)
         return "done"
 
+    @tool
+    def act_in_a_thread(self, text: str) -> str:
+        "Do it in a thread."
+        block("thread", text)
+        return "done"
+
     async def verify(self, body: BaseVerifyRequest) -> float:
         text = body.responses_create_params.input[-1].content
         block("verify", text)
@@ -183,6 +189,7 @@ class BlockingModel(ScriptedModel):
 """
 REPLIES = [
     {"user": "(tool .*)", "turn": 0, "call": [{"name": "act", "arguments": r'{"text": "\1"}'}]},
+    {"user": "(thread .*)", "turn": 0, "call": [{"name": "act_in_a_thread", "arguments": r'{"text": "\1"}'}]},
     {"say": "Done."},
 ]
 CAUSES = {"verify": "verifier", "tool": "environment", "agent": "internal", "model": "model"}
@@ -274,6 +281,15 @@ def test_a_worker_that_c_code_blocks_is_killed_and_only_the_guilty_row_fails(pro
         assert re.search(r"resources_servers/blocking/app.py:\d+", failure["message"]), failure
 
 
+def test_c_code_that_blocks_all_threads_costs_a_result_only_to_its_own_row(project: Path) -> None:
+    write_rows(project, ["fine"] * 20 + ["thread compute"] + ["fine"] * 20 + ["thread regex"] + ["fine"] * 20)
+    done = collect(project, "+num_workers=2")
+    assert scored(project) == [*range(20), *range(21, 41), *range(42, 62)], done.stderr
+    failures = {number: failure["message"] for number, failure in final_failures(project).items()}
+    assert re.search(r"resources_servers/blocking/app.py:\d+ \(compute\)", failures[20])
+    assert re.search(r"resources_servers/blocking/app.py:\d+ \(regex\)", failures[41])
+
+
 def test_code_that_ends_before_the_limit_harms_nobody(project: Path) -> None:
     write_rows(project, ["verify almost", "fine"] * 4)
     done = collect(project, max_blocked_s=3.0)
@@ -358,6 +374,15 @@ def test_c_code_that_cannot_be_interrupted_is_named_also_after_other_code_that_b
         run.wait_for("(query) blocks the event loop and cannot be interrupted")
         run.signal(signal.SIGINT)
         assert run.wait() in (130, -signal.SIGKILL), run.text
+
+
+def test_c_code_in_a_thread_that_blocks_all_others_is_named_and_ends_at_once(project: Path) -> None:
+    write_rows(project, ["fine"] * 20 + ["thread compute"] + ["fine"] * 20)
+    with started("ng_collect_rollouts", *arguments(max_blocked_s=1000.0), cwd=project) as run:
+        run.wait_for("C code blocks all of Python")
+        run.signal(signal.SIGINT)
+        assert run.wait() in (130, -signal.SIGKILL), run.text
+    assert re.search(r"C code blocks all of Python at .*resources_servers/blocking/app.py:\d+ \(compute\)", run.text)
 
 
 @pytest.mark.parametrize("way", ["loop", "compute", "swallow_forever", "recurse"])

@@ -1,6 +1,7 @@
 """Run a stored rollout again from one of its steps."""
 
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 from pydantic import Field
@@ -16,7 +17,7 @@ from nemo_gym.training.stored_rollouts import StoredRollout, fork, stored_rollou
 
 
 class ForkConfig(CommandConfig):
-    """Run a stored rollout again from one of its steps, also with another model.
+    """Run a stored rollout again from one of its steps, also with another model or prompt.
 
     The rollout must have been collected with `+journal=true`. Its model calls before the step are not made again, and
     its environment is brought back there; where that fails, the rollout has no result.
@@ -26,6 +27,8 @@ class ForkConfig(CommandConfig):
     ```bash
     ng_fork "+config_paths=[my_config.yaml]" +rollouts_jsonl_fpath=rollouts.jsonl +row=3 +step=2 +n=8 \\
         +output_jsonl_fpath=forks.jsonl
+    ng_fork "+config_paths=[my_config.yaml]" +rollouts_jsonl_fpath=rollouts.jsonl +row=3 +step=2 \\
+        +output_jsonl_fpath=forks.jsonl '+responses_create_params={instructions: "Check your result."}'
     ```
     """
 
@@ -40,6 +43,9 @@ class ForkConfig(CommandConfig):
 
     n: int = Field(default=1, ge=1)
     """How many rollouts to make from there."""
+
+    responses_create_params: dict[str, Any] = Field(default_factory=dict)
+    """Fields that override those of the row, such as another prompt. The replies before the step stay."""
 
     output_jsonl_fpath: str
     """New rollouts are appended to this file, failed ones included."""
@@ -61,4 +67,5 @@ def fork_rollout(options: ForkConfig, config: DictConfig) -> int:
 
 async def _fork(options: ForkConfig, rollout: StoredRollout, config: DictConfig) -> list[Outcome]:
     async with connect_servers(config) as client:
-        return await fork(client, rollout, step=options.step, n=options.n)
+        request = options.responses_create_params
+        return await fork(client, rollout, step=options.step, n=options.n, responses_create_params=request)

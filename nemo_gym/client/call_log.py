@@ -43,6 +43,9 @@ class Call(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     models: str = ""
     """A hash of the configuration of all models."""
     attempt: int = 0
+    by_order: bool = False
+    """True for a call that is known by its place among those of its server and path, not by its request: the rollout
+    goes on with another prompt than it began with."""
     attempt_id: str = ""
     """Unique in a log. An attempt that goes on after an interruption keeps it."""
     task_index: int = msgspec.field(name="_task_index", default=-1)

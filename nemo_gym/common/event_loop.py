@@ -12,7 +12,9 @@ import resource
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import partial
+from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from nemo_gym.common.interrupts import interrupts
@@ -32,6 +34,9 @@ MAX_THREADS = 256
 """Upper bound for threads of handlers that block. They are started as needed."""
 MAX_ABANDONED_THREADS = 4096
 """Upper bound for threads whose handler goes on although nobody waits for it."""
+
+stack_name: ContextVar[str] = ContextVar("nemo_gym_stack_name", default="")
+"""The name of the frame below functions in threads, so that a stack says for whom they run. Empty: none."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -202,6 +207,16 @@ async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.
         raise
 
 
+def with_name(function: Callable[P, T], name: str) -> Callable[P, T]:
+    """Copy a function under the name that its frame has on stacks. Takes half a microsecond."""
+    named: Callable[P, T] = FunctionType(function.__code__.replace(co_name=name), function.__globals__)
+    return named
+
+
+def _call(function: Callable[[], T]) -> T:
+    return function()
+
+
 class _ThreadCall(Generic[T]):
     """A function in a thread, in which an exception can be raised while it runs, and not in what the thread does
     after it."""
@@ -215,8 +230,9 @@ class _ThreadCall(Generic[T]):
     def run(self) -> T:
         with self._lock:
             self._thread = threading.get_ident()
+        name = stack_name.get()
         try:
-            return self._function()
+            return with_name(_call, name)(self._function) if name else self._function()
         except StopIteration as error:
             raised = RuntimeError(f"a function raised {error!r}")
             raise raised.with_traceback(error.__traceback__) from error  # the log names the line of the function

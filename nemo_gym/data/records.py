@@ -24,7 +24,11 @@ PARQUET_ROWS_AT_ONCE = 1000
 MAX_LINE_BYTES = 64 * 2**20
 """Maximum length of a line of a file, and of a cell of a table."""
 MAX_DOCUMENT_BYTES = 512 * 2**20
-"""Maximum size of a JSON document. It is decoded in memory, where it takes several times its size."""
+"""Maximum size of a JSON document."""
+BYTES_OF_VALUES = {b"{": 232, b"[": 88, b",": 60}
+"""How many bytes of memory an object, a list and any other value of JSON take at most, beside their text."""
+MAX_DECODED_BYTES = 2**31
+"""Maximum size of a JSON document in memory, beside its text. A list of empty objects takes 24 times its text."""
 MAX_UNPACKED_RATIO = 200
 MIN_UNPACKED_LIMIT_BYTES = 2**30
 """A compressed file may unpack to this many bytes, or to `MAX_UNPACKED_RATIO` times its size if that is more."""
@@ -106,6 +110,8 @@ def _json(path: Path) -> Iterator[JsonObject]:
         raise RecordsError(
             f"{path} has more than {MAX_DOCUMENT_BYTES} bytes in one document. Convert it to JSON lines."
         )
+    if sum(size * content.count(start) for start, size in BYTES_OF_VALUES.items()) > MAX_DECODED_BYTES:
+        raise RecordsError(f"{path} has too many values for one document in memory. Convert it to JSON lines.")
     try:
         value = orjson.loads(content)
     except ValueError as error:

@@ -17,7 +17,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -128,6 +128,13 @@ class AttemptLog:
         self._stored = {call.name: call for call in stored if call is not None and self._is_whole(call)}
         self._ahead = Counter(_route(call) for call in self._stored.values() if call.kind == "model")
         """The number of stored calls of each model that were not made again yet."""
+        self._by_order: defaultdict[str, deque[Call]] = defaultdict(deque)
+        """The stored calls that are known by their order."""
+        for call in self._stored.values():
+            if call.by_order:
+                self._by_order[_route(call)].append(call)
+        self._tools_ahead = {name for name, call in self._stored.items() if call.kind == "tool" and self._by_order}
+        """With another prompt: the stored calls of tools that were not made again yet."""
         self._kept: list[KeptCall] = []
         """In the order in which they were made."""
         self._completed: list[KeptCall] = []
@@ -211,12 +218,21 @@ class AttemptLog:
         request = _encoded_request(body)
         name = self._name(server, path, request)
         stored = self._stored.get(name)
+        if kind != "tool" and (in_order := self._by_order.get(server + path)):
+            stored = in_order.popleft()
+            name = stored.name
         if kind == "model" and stored is not None and (is_replay or stored.status < 400):
             self._ahead[server + path] -= 1
             known = self._replies.get(name)
             return ServerReply(server, stored.status, stored.reply.encode() if known is None else encode(known))
         if is_continued and kind == "model" and self._ahead[server + path] > 0:
             raise self._not_restored(server, f"the next request to {server}{path} is another one than it was")
+        if kind != "model" and stored is None and any(self._by_order.values()):
+            raise self._not_restored(server, f"{server}{path} was not called like this")
+        self._tools_ahead.discard(name)
+        if kind == "model" and self._tools_ahead:
+            missing = min(self._tools_ahead).partition(" ")[0]
+            raise self._not_restored(server, f"{missing} was not called again. Does the row still offer this tool?")
         if is_replay and kind != "message":  # the next call of the model shows whether a message is the same
             return await self._replay(server, path, kind, request, stored, send)
         if kind == "model":

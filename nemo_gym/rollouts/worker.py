@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from nemo_gym.client.head import rollout_name
@@ -59,13 +58,6 @@ MAX_STAGES = 200
 
 async def _await(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
     await run()
-
-
-def _on_named_frame(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> Coroutine[Any, Any, None]:
-    """Run a coroutine function with a frame of this name below it on the stack, so that a stack says whose rollout it
-    is. Takes half a microsecond."""
-    named: Coroutine[Any, Any, None] = FunctionType(_await.__code__.replace(co_name=name), globals())(run)
-    return named
 
 
 class RowServer:
@@ -112,8 +104,9 @@ class RowServer:
             gate = self._gates[connection]
             number, row, log = read_row(head, body, lambda *call: connection.send([Kind.CALL, call[0]], call[1]), gate)
             rollout = running[number] = InFlight(number, row)
-            work = partial(self._run, connection, number, row, log)
-            rollout.start(_on_named_frame(work, rollout_name(number, row.row_hash)))
+            name = rollout_name(number, row.row_hash)
+            rollout.context.run(event_loop.stack_name.set, name)
+            rollout.start(event_loop.with_name(_await, name)(partial(self._run, connection, number, row, log)))
         elif head[0] == Kind.CANCEL and isinstance(head[-1], int):
             if (cancelled := running.get(head[-1])) is not None:
                 cancelled.cancel()

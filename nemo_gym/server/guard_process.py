@@ -40,6 +40,7 @@ def guard(pid: int, kill_after_s: float, beats: int, stacks: int, interrupts: in
     """Watch the process until it ends."""
     silent_s, ignoring_s, looked_at, poke_at = 0.0, 0.0, time.monotonic(), 0.0
     interrupted, has_reported, beat = 0, False, LOADING
+    cpu_before: dict[int, int] = {}
     own_interrupts = count_interrupts()
     while True:
         ready, _, _ = select.select([beats, stacks, interrupts], [], [], POLL_S)
@@ -54,23 +55,24 @@ def guard(pid: int, kill_after_s: float, beats: int, stacks: int, interrupts: in
             received = os.read(beats, 4096)
             if not received:
                 return
-            silent_s, has_reported, beat = 0.0, False, received[-1:]
+            silent_s, has_reported, beat, cpu_before = 0.0, False, received[-1:], {}
         number = max(interrupted, len(own_interrupts))  # of a terminal, both processes get them
         if not number or beat == STOPPING:
             ignoring_s = 0.0
         if silent_s >= POLL_S * 2 and now >= poke_at:  # some C code handles signals, such as a regular expression
-            signal_main_thread(pid, WATCHDOG_SIGNAL)
+            cpu_before = cpu_before or cpu_of_threads(pid)
+            signal_thread(pid, pid, WATCHDOG_SIGNAL)
             poke_at = now + POKE_EVERY_S
         if silent_s >= REPORT_AFTER_S and not has_reported:
             has_reported = True
-            if stack := read_stack(pid, stacks):
+            if stack := read_stack(pid, blocking_thread(pid, cpu_before), stacks):
                 report(f"No thread runs for {silent_s:.0f} s: C code blocks all of Python at {place_in(stack)}.")
         stuck_s, grace_s = max(silent_s, ignoring_s), POLL_S * 2 if number > 1 else INTERRUPT_GRACE_S
         is_stuck = bool(number) and stuck_s >= grace_s
         if is_stuck or (silent_s >= kill_after_s and beat != LOADING):
             why = "It was interrupted" if is_stuck else "It does not respond"
             what = "C code blocks it" if silent_s >= grace_s else "its code swallows the exception"
-            stack = read_stack(pid, stacks)
+            stack = read_stack(pid, blocking_thread(pid, cpu_before), stacks)
             report(f"{why}, but {what} at {place_in(stack)}. Killing process {pid}.")
             report_rollout(stack)
             os.kill(pid, signal.SIGKILL)
@@ -85,26 +87,53 @@ def count_interrupts() -> "list[int]":
     return received
 
 
-def signal_main_thread(pid: int, number: int) -> None:
-    """Send a signal to the main thread. With `os.kill` another one gets it if the main thread has a signal to handle
-    and waits for a core, and then the stack is that of a thread that does nothing."""
+def cpu_of_threads(pid: int) -> "dict[int, int]":
+    """The clock ticks of CPU time that each thread has used. Empty if this is not Linux, or the process has ended."""
+    found, folder = {}, f"/proc/{pid}/task"
+    try:
+        threads = os.listdir(folder)
+    except OSError:
+        return {}
+    for thread in threads:
+        try:
+            with open(f"{folder}/{thread}/stat", "rb") as file:
+                user, system = file.read().rpartition(b") ")[2].split()[11:13]
+        except OSError:  # it has just ended
+            continue
+        found[int(thread)] = int(user) + int(system)
+    return found
+
+
+def blocking_thread(pid: int, cpu_before: "dict[int, int]") -> int:
+    """The thread that holds the lock if no thread can run: the only one that computes. The main thread may only wait
+    for the lock, in the middle of the rollout of somebody else."""
+    used = {thread: ticks - cpu_before.get(thread, 0) for thread, ticks in cpu_of_threads(pid).items()}
+    if not cpu_before or 2 * used.get(pid, 0) >= max(used.values(), default=0):
+        return pid
+    return max(used, key=used.__getitem__)
+
+
+def signal_thread(pid: int, thread: int, number: int) -> None:
+    """Send a signal to one thread. The main one has the number of the process. With `os.kill` another thread gets it
+    if the main thread has a signal to handle and waits for a core, and then the stack is that of a thread that does
+    nothing."""
     import ctypes  # only if something blocks
 
     try:
-        has_failed = ctypes.CDLL(None).tgkill(pid, pid, number)
+        has_failed = ctypes.CDLL(None).tgkill(pid, thread, number)
     except AttributeError:  # not Linux, or an old C library
         os.kill(pid, number)
     else:
-        if has_failed:
+        if has_failed and thread == pid:
             raise ProcessLookupError(pid)
 
 
-def read_stack(pid: int, stacks: int) -> "list[tuple[str, ...]]":
-    """File, line and function of each frame, innermost first. Empty if the process does not react, such as if it is
-    stopped. Raises ProcessLookupError if it has ended."""
+def read_stack(pid: int, thread: int, stacks: int) -> "list[tuple[str, ...]]":
+    """File, line and function of each frame of a thread, innermost first. Empty if the process does not react, such as
+    if it is stopped. Raises ProcessLookupError if it has ended."""
     text = b""
     for _ in range(STACK_TRIES):  # it writes none while it writes another, such as for Ctrl+C
-        signal_main_thread(pid, STACK_SIGNAL)
+        signal_thread(pid, thread, STACK_SIGNAL)
         while select.select([stacks], [], [], STACK_WAIT_S)[0] and len(text) < MAX_STACK_BYTES:
             if not (received := os.read(stacks, 65536)):
                 raise ProcessLookupError(pid)

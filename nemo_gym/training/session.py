@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import msgspec
 import orjson
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -43,6 +44,7 @@ READY_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 30.0
 LAST_STATS_TIMEOUT_S = 2.0
 """How long the end of a session waits for the statistics of its groups."""
+CLOCK_TOLERANCE_S = 0.001
 MAX_STARTS = 4
 """How often the process is started without a rollout that it has completed in between."""
 ENDED = "session_ended"
@@ -80,6 +82,34 @@ class PartialRollout:
                     return replace(self, log=b"".join(lines[:index]))
                 seen += 1
         return self
+
+    def with_request(self, changes: Mapping[str, Any]) -> "PartialRollout":
+        """Go on with another prompt: `changes` replace fields of the row's `responses_create_params`, such as
+        `instructions`. The replies of models so far stay. Raises ConfigError if a model was called several times at
+        once, since then it is not known which reply belongs where."""
+        if not changes:
+            return self
+        ends: dict[str, float] = {}
+        calls = [msgspec.structs.replace(call, by_order=call.kind != "tool") for call in self.calls]
+        for call in calls:
+            if call.by_order:
+                route = call.name.partition(" ")[0]
+                if call.started_at + CLOCK_TOLERANCE_S < ends.get(route, 0.0):
+                    raise ConfigError(f"The rollout called {route} several times at once. Keep its prompt.")
+                ends[route] = call.started_at + call.seconds
+        request = self.row["responses_create_params"]
+        changed = {**request, **changes}
+        if _tool_calls_in(changed) != _tool_calls_in(request):
+            raise ConfigError("The new `input` has other tool calls than that of the row. Expected the same ones.")
+        row = {**self.row, "responses_create_params": changed}
+        return replace(self, row=row, log=b"".join(call.line() for call in calls))
+
+
+def _tool_calls_in(request: Mapping[str, Any]) -> list[Any]:
+    """The earlier tool calls that a row gives its environment, with their outputs."""
+    items = request.get("input")
+    kinds = ("function_call", "function_call_output")
+    return [item for item in items if item.get("type") in kinds] if isinstance(items, list) else []
 
 
 def _is_step(call: Call) -> bool:
@@ -222,13 +252,21 @@ class RolloutSession:
             self._in_thread(self._submit, handle, sent, prefix, keep_calls, self.version)
         return handle
 
-    def fork(self, rollout: "RolloutHandle | PartialRollout", *, step: int, n: int = 1) -> list[RolloutHandle]:
+    def fork(
+        self,
+        rollout: "RolloutHandle | PartialRollout",
+        *,
+        step: int,
+        n: int = 1,
+        responses_create_params: Mapping[str, Any] | None = None,
+    ) -> list[RolloutHandle]:
         """Start `n` rollouts that go on where the model was called for the time number `step`, counted from 0. A
-        rollout that is scored must have been submitted with `keep_calls`."""
+        rollout that is scored must have been submitted with `keep_calls`. `responses_create_params` replace those of
+        the row, such as `{"instructions": "Think first."}`; the replies before the step stay."""
         played = rollout.played if isinstance(rollout, RolloutHandle) else rollout
         if played is None:
             raise ConfigError("The rollout is not scored, or was submitted without keep_calls=True.")
-        prefix = played.at(step)
+        prefix = played.at(step).with_request(responses_create_params or {})
         return [self.submit(prefix.row, resume=prefix, group=prefix.group) for _ in range(n)]
 
     def groups(

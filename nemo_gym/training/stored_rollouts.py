@@ -38,9 +38,19 @@ def stored_rollout(output: Path, number: int) -> StoredRollout:
     return StoredRollout(row, PartialRollout(orjson.loads(row.body), calls))
 
 
-async def fork(client: ServerClient, rollout: StoredRollout, *, step: int, n: int) -> list[Outcome]:
-    """Make `n` rollouts that go on before model call number `step` of a stored one."""
+async def fork(
+    client: ServerClient,
+    rollout: StoredRollout,
+    *,
+    step: int,
+    n: int,
+    responses_create_params: Mapping[str, Any] | None = None,
+) -> list[Outcome]:
+    """Make `n` rollouts that go on before model call number `step` of a stored one, perhaps with another prompt."""
     prefix, row = rollout.played.at(step), rollout.row
+    if responses_create_params:
+        prefix = prefix.with_request(responses_create_params)
+        row = replace(row, body=orjson.dumps(prefix.row))
     limits = {"max_attempts": 1, "rollout_timeout_s": row.timeout_s}
     order = {"journal": None, "keep_partial": True, "log_to": None, **limits}
     async with open_runner(client, order) as runner, asyncio.TaskGroup() as tasks:

@@ -33,9 +33,12 @@ async def test_a_stored_rollout_goes_on_from_a_step_without_its_earlier_calls(tm
             before = len(endpoint.requests)
             rollout = stored_rollout(output, 3)
             outcomes = await fork(client, rollout, step=2, n=4)
+            (prompted,) = await fork(client, rollout, step=2, n=1, responses_create_params={"instructions": "Think."})
     record = read_jsonl(output)[3]
     assert rollout.row.task_index == record["_task_index"]
-    assert len(endpoint.requests) == before + 4, "one call each: the third"
+    assert len(endpoint.requests) == before + 5, "one call each: the third"
+    assert endpoint.requests[-1].body["instructions"] == "Think."
+    assert prompted.values["reward"] == 1.0
     assert [outcome.values["reward"] for outcome in outcomes] == [1.0] * 4
     assert [json.loads(outcome.line())["response"]["output"] for outcome in outcomes] == [
         record["response"]["output"]

@@ -174,21 +174,22 @@ print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) 
 
 
 @pytest.mark.parametrize(
-    ("name", "start", "repeated", "message"),
+    ("name", "start", "repeated", "mb", "message"),
     [
-        ("a.jsonl.gz", b'{"prompt": "', b"x" * 999 + b" ", "a.jsonl.gz:1 has more than 67108864 bytes"),
-        ("a.csv.gz", b'prompt\n"', b"x" * 999 + b"\n", "field larger than field limit (67108864)"),
-        ("a.jsonl.gz", b"", b" " * 99_999 + b"\n", "unpacks to more than 1073741824 bytes"),
+        ("a.jsonl.gz", b'{"prompt": "', b"x" * 999 + b" ", 1200, "a.jsonl.gz:1 has more than 67108864 bytes"),
+        ("a.csv.gz", b'prompt\n"', b"x" * 999 + b"\n", 1200, "field larger than field limit (67108864)"),
+        ("a.jsonl.gz", b"", b" " * 99_999 + b"\n", 1200, "unpacks to more than 1073741824 bytes"),
+        ("a.json.gz", b"[{}", b",{}", 30, "too many values"),
     ],
-    ids=["a line", "a cell", "a file"],
+    ids=["a line", "a cell", "a file", "a document"],
 )
 def test_a_small_file_that_unpacks_to_a_large_one_is_refused(
-    tmp_path: Path, name: str, start: bytes, repeated: bytes, message: str
+    tmp_path: Path, name: str, start: bytes, repeated: bytes, mb: int, message: str
 ) -> None:
     block = repeated * (1_000_000 // len(repeated))
     with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
         file.write(start)
-        for _ in range(1200):
+        for _ in range(mb):
             file.write(block)
     done = subprocess.run([sys.executable, "-c", READ, tmp_path / name], capture_output=True, text=True, check=True)
     assert message in done.stdout

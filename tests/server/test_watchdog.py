@@ -18,7 +18,7 @@ import pytest
 from nemo_gym.common.deadline import timeout
 from nemo_gym.runtime.stack import ServerSpec
 from nemo_gym.server import guard_process
-from nemo_gym.server.guard_process import SERVING, WATCHDOG_SIGNAL, read_stack, signal_main_thread
+from nemo_gym.server.guard_process import SERVING, WATCHDOG_SIGNAL, read_stack, signal_thread
 from nemo_gym.server.watchdog import BLOCKED_AFTER_S, Handlers, Watchdog, register_handler
 from nemo_gym.testing import running_servers, server_spec
 from tests.commands import ng
@@ -224,9 +224,9 @@ def test_a_guard_reads_the_stack_of_the_main_thread_on_a_busy_machine() -> None:
         assert blocked.stdout.readline() == b"started\n"
         os.sched_setaffinity(blocked.pid, core)
         for _ in range(10):
-            signal_main_thread(blocked.pid, WATCHDOG_SIGNAL)
-            functions = [function for _, _, function in read_stack(blocked.pid, blocked.stdout.fileno())]
+            signal_thread(blocked.pid, blocked.pid, WATCHDOG_SIGNAL)
+            functions = [function for _, _, function in read_stack(blocked.pid, blocked.pid, blocked.stdout.fileno())]
             assert functions == ["compute", "<module>"]
         blocked.kill()
         with pytest.raises(ProcessLookupError):
-            read_stack(blocked.pid, blocked.stdout.fileno())
+            read_stack(blocked.pid, blocked.pid, blocked.stdout.fileno())

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from nemo_gym.client.call_log import Call
 from nemo_gym.common.paths import EXTRA_ROOTS_ENV_VAR
 from nemo_gym.errors import ConfigError, RolloutError
 from nemo_gym.testing import calls, response_of
@@ -161,6 +162,68 @@ async def test_an_environment_that_copies_its_state_is_brought_back_without_a_ca
         with pytest.raises(RolloutError) as failed:
             await gone
         assert failed.value.code == "not_restored", "the copy is gone, and the tool draws another number"
+
+
+THINK = {"instructions": "Think first."}
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+async def test_a_fork_may_go_on_with_another_prompt(tmp_path: Path, num_workers: int) -> None:
+    async with (
+        stub_endpoint(adds_twice) as endpoint,
+        RolloutSession(config_at(endpoint.url, tmp_path, num_workers=num_workers)) as session,
+    ):
+        first = session.submit(row_of(5, expected=9), keep_calls=True)
+        record = await first
+        assert first.played is not None
+        for step in range(3):
+            asked = len(endpoint.requests)
+            found = [await fork for fork in session.fork(first, step=step, n=2, responses_create_params=THINK)]
+            assert [each["reward"] for each in found] == [1.0] * 2
+            assert [each["response"]["output"] for each in found] == [record["response"]["output"]] * 2
+            assert {each["responses_create_params"]["instructions"] for each in found} == {"Think first."}
+            made = endpoint.requests[asked:]
+            assert sorted(map(outputs_in, made)) == sorted([*range(step, 3)] * 2)
+            assert {request.body["instructions"] for request in made} == {"Think first."}
+        partial = first.played.at(2).with_request({"input": "Go on."}).with_request(THINK)
+        assert (await session.submit(partial.row, resume=partial))["reward"] == 1.0
+        assert endpoint.requests[-1].body["input"][0]["content"] == "Go on."
+
+
+async def test_a_fork_with_another_prompt_is_not_played_on_another_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = bingo(tmp_path, monkeypatch, '"replay"')
+    async with (
+        stub_endpoint(adds_twice) as endpoint,
+        RolloutSession(config_at(endpoint.url, tmp_path, counter=server)) as session,
+    ):
+        first = session.submit(row_of(0, expected=4), keep_calls=True)
+        await first
+        asked = len(endpoint.requests)
+        for step, changes in ((2, THINK), (1, {"tools": []}), (2, {"tools": []})):  # its draws differ, or are refused
+            (fork,) = session.fork(first, step=step, responses_create_params=changes)
+            with pytest.raises(RolloutError) as failed:
+                await fork
+            assert (failed.value.code, len(endpoint.requests)) == ("not_restored", asked)
+
+
+def test_a_rollout_whose_calls_cannot_be_told_apart_keeps_its_prompt() -> None:
+    """Two calls of one model at the same time are known by their requests only."""
+    times = [(0.0, 1.0), (1.0, 1.0), (1.5, 1.0)]
+    lines = [
+        Call(
+            name=f"policy/v1/responses {number} 1", kind="model", status=200, started_at=start, seconds=seconds
+        ).line()
+        for number, (start, seconds) in enumerate(times)
+    ]
+    played = PartialRollout(row_of(0, expected=4), b"".join(lines))
+    assert played.at(2).with_request(THINK).steps == 2
+    with pytest.raises(ConfigError):
+        played.with_request(THINK)
+    given = [{"type": "function_call_output", "call_id": "1", "output": "2"}]
+    with pytest.raises(ConfigError):
+        played.at(2).with_request({"input": given})
 
 
 async def test_a_prefix_of_another_row_gives_no_result(tmp_path: Path) -> None:
