@@ -127,7 +127,7 @@ def aggregate_model_call_metrics(records: list[ModelCallRecord]) -> dict[str, fl
     return totals
 
 
-def merge_model_call_capture_into_record(record: JsonObject, folder: str | Path, rollout_id: str) -> JsonObject:
+def with_captured_calls(record: JsonObject, folder: str | Path, rollout_id: str) -> JsonObject:
     """The record with its captured calls."""
     calls = read_model_call_records(folder, rollout_id)
     captured = {
@@ -193,7 +193,7 @@ def run_with_captured_calls(run: Handler, store: CaptureStore | None) -> Handler
         record = orjson.loads(_json_of(result) or b"null")
         if not isinstance(record, dict):
             return result
-        return await asyncio.to_thread(merge_model_call_capture_into_record, record, store.folder, rollout_id)
+        return await asyncio.to_thread(with_captured_calls, record, store.folder, rollout_id)
 
     return captured
 
