@@ -43,8 +43,16 @@ NAMES: dict[str, dict[str, str]] = {
         "AsyncSandboxCompose": f"{_SANDBOXED}:AsyncSandboxCompose",
     },
     "nemo_gym.sandbox.agent_tools": {
-        name: f"{_SANDBOXED}:{name}"
-        for name in ("restricted_network_policy", "sandbox_server_url", "seed_mcp_servers", "verify_agent_response")
+        "get_server_url": f"{_SERVERS}:get_server_url",
+        **{
+            name: f"{_SANDBOXED}:{name}"
+            for name in (
+                "restricted_network_policy",
+                "sandbox_server_url",
+                "seed_mcp_servers",
+                "verify_agent_response",
+            )
+        },
     },
 }
 

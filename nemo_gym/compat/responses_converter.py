@@ -1,9 +1,9 @@
 """`ResponsesConverter`: the conversions of `responses_chat` as methods, for servers that use this class."""
 
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
-from uuid import uuid4
 
 from pydantic import BaseModel
 
@@ -64,11 +64,11 @@ class ResponsesConverter(BaseModel):
 
     def postprocess_chat_response(self, choice: NeMoGymChoice) -> list[NeMoGymResponseInputItem]:
         """Convert a completion to items."""
-        items = output_items(choice)
+        items = output_items(choice, new_id=_new_id)
         if self.uses_reasoning_parser or "<think>" not in (choice.message.content or ""):
             return items
         part = NeMoGymResponseOutputText(annotations=[], text=choice.message.content or "")
-        message: Any = NeMoGymResponseOutputMessage(id=f"msg_{uuid4().hex}", content=[part])
+        message: Any = NeMoGymResponseOutputMessage(id=f"msg_{_new_id()}", content=[part])
         calls = [item for item in items if type_of(item) == "function_call"]
         if not calls and isinstance(choice.message, TokenIDLogProbMixin):
             kind = RESPONSES_TO_TRAIN[NeMoGymResponseOutputMessage]
@@ -113,7 +113,7 @@ class ResponsesConverter(BaseModel):
     ) -> NeMoGymResponse:
         """Convert a completion to the response to a request."""
         output = self.postprocess_chat_response(chat_completion.choices[0])
-        response_id = chat_completion.id if preserve_envelope_id else None
+        response_id = chat_completion.id if preserve_envelope_id else f"resp_{_new_id()}"
         return response_from_completion(
             responses_create_params,
             chat_completion,
@@ -143,6 +143,11 @@ class ResponsesConverter(BaseModel):
 
     def _extract_reasoning_from_content(self, content: str) -> tuple[list[str], str]:
         return self._parse_think_tags(content)
+
+
+def _new_id() -> str:
+    """Return an id by `uuid4` of the module that model servers import this from: their tests replace it there."""
+    return str(importlib.import_module("nemo_gym.responses_converter").uuid4().hex)
 
 
 _ASSISTANT = ("tool_calls", "reasoning_content", "refusal")

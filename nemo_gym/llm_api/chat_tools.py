@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.errors import RolloutError
-from nemo_gym.llm_api.base import JsonObject, TokenIDLogProbMixin, tokens_of
+from nemo_gym.llm_api.base import JsonObject, TokenIDLogProbMixin
 from nemo_gym.llm_api.json_codec import changed, set_fields
 from nemo_gym.llm_api.responses import (
     RESPONSES_TO_TRAIN,
@@ -157,9 +157,8 @@ def _own_call(
         return item
     fields = {name: value for name, value in set_fields(item).items() if name not in ("arguments", "type")}
     made = {**fields, "type": "custom_tool_call", "input": _free_text(item.arguments)}
-    if isinstance(item, TokenIDLogProbMixin):
-        return RESPONSES_TO_TRAIN[NeMoGymResponseCustomToolCall].model_construct(**made, **tokens_of(item))
-    return NeMoGymResponseCustomToolCall.model_construct(**made)
+    kind = NeMoGymResponseCustomToolCall
+    return (RESPONSES_TO_TRAIN[kind] if isinstance(item, TokenIDLogProbMixin) else kind).model_construct(**made)
 
 
 def _free_text(arguments: str) -> str:

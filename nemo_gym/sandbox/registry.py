@@ -197,6 +197,7 @@ BUILT_IN = {
     "docker": "nemo_gym.sandbox.containers:DockerProvider",
     "apptainer": "nemo_gym.sandbox.containers:ApptainerProvider",
     "unconfined": "nemo_gym.sandbox.landlock:UnconfinedProvider",
+    "local": "nemo_gym.sandbox.providers.local:LocalProvider",
 }
 NOT_INCLUDED = ("daytona", "ecs_fargate", "enroot", "opensandbox", "openshell")
 """Providers of the public NeMo Gym that are not part of this package."""

@@ -107,9 +107,10 @@ def _record_in(line: bytes) -> ModelCallRecord:
     return ModelCallRecord.model_validate_json(line) if call is None else ModelCallRecord.of(call)
 
 
-def read_model_call_records(folder: str | Path, rollout_id: str) -> list[ModelCallRecord]:
+def read_model_call_records(folder: str | Path | CaptureStore, rollout_id: str) -> list[ModelCallRecord]:
     """The captured calls of a rollout."""
-    return CaptureStore(folder).read(rollout_id)
+    store = folder if isinstance(folder, CaptureStore) else CaptureStore(folder)
+    return store.read(rollout_id)
 
 
 def aggregate_model_call_metrics(records: list[ModelCallRecord]) -> dict[str, float]:
