@@ -79,8 +79,8 @@ async def request(
     session is that of the public path, which tests of servers replace there."""
     session = importlib.import_module("nemo_gym.server_utils").get_global_aiohttp_client()
     return await retry(
-        lambda: session.request(method, url, **options),
-        max_tries=MAX_NUM_TRIES if _max_connection_retries is None else 1 + _max_connection_retries,
+        lambda: session.request(method=method, url=url, **options),
+        max_tries=MAX_NUM_TRIES if _max_connection_retries is None else max(1, _max_connection_retries),
         retryable=lambda error: isinstance(error, aiohttp.ClientConnectorError),
     )
 

@@ -30,13 +30,13 @@ class ModelCallRecord(BaseModel):
     """A model call as records have it. Token ids are in the response if the server returns them."""
 
     model_call_id: str = Field(default_factory=lambda: uuid4().hex)
-    rollout_id: str
-    model_ref: str
-    """The name of the model server."""
-    dialect: str
+    rollout_id: str = ""
+    model_ref: Any = ""
+    """The name of the model server, or a reference to it."""
+    dialect: str = ""
     """`responses`, `chat_completions` or `completions`."""
-    started_at: float
-    duration_ms: float
+    started_at: float = 0.0
+    duration_ms: float = 0.0
     request: Any = None
     response: Any = None
     error: str | None = None
@@ -85,11 +85,18 @@ class CaptureStore:
 
     def append(self, call: Call) -> None:
         """Write a call to the log of its rollout, in one write, so that several processes may append to one file."""
-        path = self.path(call.attempt_id)
+        self._write(call.attempt_id, call.line())
+
+    def record(self, rollout_id: str, call: Mapping[str, Any]) -> None:
+        """Write a call that is a record already."""
+        self._write(rollout_id, orjson.dumps({"rollout_id": rollout_id, **call}) + b"\n")
+
+    def _write(self, rollout_id: str, line: bytes) -> None:
+        path = self.path(rollout_id)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
-            file.write(call.line())
+            file.write(line)
 
     def discard(self, rollout_id: str) -> None:
         """Drop the calls that an earlier run made under the same id."""
