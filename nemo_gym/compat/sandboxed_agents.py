@@ -23,7 +23,7 @@ AGENT_RUN_ERROR = "agent_run_error"
 
 def sandbox_server_url(name: str, *, require_reachable: bool = False) -> str:
     """Return the address of a server, for a program in a sandbox."""
-    parts = urlsplit(agent_tools.get_server_url(name))
+    parts = urlsplit(str(agent_tools.get_server_url(name)))
     host = parts.hostname or LOOPBACK
     if host in ("0.0.0.0", "::"):
         host = LOOPBACK
