@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nemo_gym.client.server_client import ServerReply
 from nemo_gym.common.lazy_exports import lazy_attributes
 from nemo_gym.config.types import BaseRunServerInstanceConfig
 from nemo_gym.llm_api.responses import NeMoGymResponseCreateParamsNonStreaming
@@ -15,11 +16,8 @@ from nemo_gym.server.model_call_capture import CaptureStore as CaptureStore
 from nemo_gym.server.model_call_capture import ModelCallRecord as ModelCallRecord
 from nemo_gym.server.model_call_capture import aggregate_model_call_metrics as aggregate_model_call_metrics
 from nemo_gym.server.model_call_capture import capture_calls
-from nemo_gym.server.model_call_capture import (
-    merge_model_call_capture_into_record as merge_model_call_capture_into_record,
-)
 from nemo_gym.server.model_call_capture import read_model_call_records as read_model_call_records
-from nemo_gym.server.model_endpoints import answer_about_models, estimate_tokens, model_endpoints
+from nemo_gym.server.model_endpoints import answer_about_models, estimate_tokens, model_endpoints, refused_path
 
 if TYPE_CHECKING:
     from fastapi import Body as Body
@@ -64,6 +62,9 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     def answer_get(self, path: str) -> Any:
         found = answer_about_models(path, self.served_model(), server=self.config.name)
         return super().answer_get(path) if found is None else found
+
+    def shape_refusal(self, path: str, reply: ServerReply) -> ServerReply:
+        return refused_path(reply, path, (endpoint.path for endpoint in self.endpoints()))
 
     async def count_tokens(self, params: NeMoGymResponseCreateParamsNonStreaming) -> int:
         """Count the tokens of a request. By default an estimate."""

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import orjson
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from nemo_gym.client.call_log import RoutingKey, current_routing
 from nemo_gym.client.pool import HttpClient, shared_client
@@ -59,6 +59,18 @@ class NeMoGymAsyncOpenAI(BaseModel):
     max_tries: int = MAX_TRIES
     timeout_s: float = REQUEST_TIMEOUT_S
     http: Callable[[], HttpClient] = shared_client
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_public_name(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "max_http_attempts" in given:
+            return {"max_tries": given["max_http_attempts"], **given}
+        return given
+
+    @property
+    def max_http_attempts(self) -> int:
+        """Another name of `max_tries`."""
+        return self.max_tries
 
     # Cached properties, since pydantic finds private attributes in several steps.
     @cached_property

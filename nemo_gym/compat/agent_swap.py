@@ -39,13 +39,13 @@ def swap_agents(config: DictConfig) -> None:
         raise AgentCompositionError(f"{', '.join(each.name for each in unbound)} have no environment; expected one.")
     (new,) = unbound
     names = {block.name: _new_name(block, new) for block in replaced}
-    taken = set(names.values()) & (raw.keys() - {new.name})
+    taken = set(names.values()) & (raw.keys() - {new.name, *names})
     if taken or len(set(names.values())) < len(names):
         raise AgentCompositionError(f"'{new.name}' cannot replace {', '.join(names)}: two would have the same name.")
-    del config[new.name]
+    for name in (new.name, *names):
+        del config[name]
     for block in replaced:
         kept = {key: block.config[key] for key in KEPT if key in block.config}
-        del config[block.name]
         config[names[block.name]] = {AGENTS: {new.implementation: {**copy.deepcopy(new.config), **kept}}}
     _point_to(names, config)
     config["agent_map"] = {**names, **(config.get("agent_map") or {})}

@@ -18,6 +18,7 @@ from nemo_gym.config.loading import load_config
 from nemo_gym.config.types import DatasetConfig
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.prompts import PromptConfig, fill_prompt
+from nemo_gym.server.base import BaseServer
 
 IGNORE_FILES = frozenset(
     (
@@ -105,9 +106,10 @@ def _with_paths(dataset: DatasetConfig) -> SimpleNamespace:
 
 def judge_failure_reply(error: Exception, arguments: Sequence[Any]) -> JSONResponse:
     """Return the row with reward 0, marked as one whose judge failed, so that a collection does not count it."""
-    body = next((each for each in arguments if isinstance(each, BaseModel | dict)), {})
+    given = (each for each in arguments if isinstance(each, BaseModel | dict) and not isinstance(each, BaseServer))
+    body = next(given, {})
     row: JsonObject = body if isinstance(body, dict) else body.model_dump(mode="json")
-    given = row.get("instance_config")
+    settings = row.get("instance_config")
     marks = {
         "reward": 0.0,
         "mask_sample": True,
@@ -115,7 +117,7 @@ def judge_failure_reply(error: Exception, arguments: Sequence[Any]) -> JSONRespo
         "failure_reason": str(error),
         NG_FAILURE_CLASS_KEY: "judge_failed",
         NG_JUDGE_ERROR_KEY: str(error),
-        "instance_config": {**(given if isinstance(given, dict) else {}), "mask_sample": True},
+        "instance_config": {**(settings if isinstance(settings, dict) else {}), "mask_sample": True},
     }
     return JSONResponse({**row, **marks})
 

@@ -1,12 +1,15 @@
 """Functions that model servers of the public NeMo Gym call."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from starlette.responses import Response
 
 from nemo_gym.config.keys import OBSERVABILITY_ENABLED_KEY_NAME
+from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.llm_api.json_codec import encode
+from nemo_gym.server.model_call_capture import RECORD_KEY, CaptureStore, with_captured_calls
 
 
 def start_model_execution(request: Any, *, upstream_attempted: bool) -> dict[str, Any]:
@@ -42,3 +45,21 @@ def sanitize_streaming_responses_body(body: Mapping[str, Any]) -> tuple[dict[str
     if "tools" in body:
         cleaned["tools"] = tools
     return cleaned, namespaces
+
+
+def merge_model_call_capture_into_record(
+    record: JsonObject,
+    folders: str | Path | Sequence[str | Path],
+    rollout_id: str | None = None,
+    *,
+    include_payloads: bool = True,
+) -> JsonObject:
+    """Add the captured calls of a rollout to its record, from the first of the folders that has them."""
+    found = [folders] if isinstance(folders, str | Path) else [*folders]
+    wanted = rollout_id or str(record.get("_ng_rollout_id"))
+    folder = next((each for each in found if CaptureStore(each).path(wanted).exists()), found[0])
+    record[RECORD_KEY] = with_captured_calls(record, folder, wanted)[RECORD_KEY]
+    if not include_payloads:
+        for call in record[RECORD_KEY]["calls"]:
+            call.update(request=None, response=None)
+    return record

@@ -30,6 +30,7 @@ NAMES: dict[str, dict[str, str]] = {
     "nemo_gym.base_responses_api_model": {
         "_CaptureMiddleware": "nemo_gym.compat.fastapi_servers:RolloutContextMiddleware",
         "_orjson_dispatch_response": f"{_MODELS}:orjson_dispatch_response",
+        "merge_model_call_capture_into_record": f"{_MODELS}:merge_model_call_capture_into_record",
         "observability_enabled_from_config": f"{_MODELS}:observability_enabled_from_config",
         "start_model_execution": f"{_MODELS}:start_model_execution",
     },
@@ -42,8 +43,16 @@ NAMES: dict[str, dict[str, str]] = {
         "AsyncSandboxCompose": f"{_SANDBOXED}:AsyncSandboxCompose",
     },
     "nemo_gym.sandbox.agent_tools": {
-        name: f"{_SANDBOXED}:{name}"
-        for name in ("restricted_network_policy", "sandbox_server_url", "seed_mcp_servers", "verify_agent_response")
+        "get_server_url": f"{_SERVERS}:get_server_url",
+        **{
+            name: f"{_SANDBOXED}:{name}"
+            for name in (
+                "restricted_network_policy",
+                "sandbox_server_url",
+                "seed_mcp_servers",
+                "verify_agent_response",
+            )
+        },
     },
 }
 

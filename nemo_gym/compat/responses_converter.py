@@ -1,9 +1,9 @@
 """`ResponsesConverter`: the conversions of `responses_chat` as methods, for servers that use this class."""
 
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
-from uuid import uuid4
 
 from pydantic import BaseModel
 
@@ -29,6 +29,7 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponseInputItem,
     NeMoGymResponseOutputMessage,
     NeMoGymResponseOutputText,
+    NeMoGymResponseReasoningItem,
 )
 from nemo_gym.llm_api.responses_chat import (
     ChatMessages,
@@ -64,11 +65,14 @@ class ResponsesConverter(BaseModel):
 
     def postprocess_chat_response(self, choice: NeMoGymChoice) -> list[NeMoGymResponseInputItem]:
         """Convert a completion to items."""
-        items = output_items(choice)
+        items = output_items(choice, new_id=_new_id) or [_message("")]
+        items = [
+            changed(item, status="completed") if isinstance(item, NeMoGymResponseReasoningItem) else item
+            for item in items
+        ]
         if self.uses_reasoning_parser or "<think>" not in (choice.message.content or ""):
             return items
-        part = NeMoGymResponseOutputText(annotations=[], text=choice.message.content or "")
-        message: Any = NeMoGymResponseOutputMessage(id=f"msg_{uuid4().hex}", content=[part])
+        message: Any = _message(choice.message.content or "")
         calls = [item for item in items if type_of(item) == "function_call"]
         if not calls and isinstance(choice.message, TokenIDLogProbMixin):
             kind = RESPONSES_TO_TRAIN[NeMoGymResponseOutputMessage]
@@ -113,12 +117,13 @@ class ResponsesConverter(BaseModel):
     ) -> NeMoGymResponse:
         """Convert a completion to the response to a request."""
         output = self.postprocess_chat_response(chat_completion.choices[0])
-        response_id = chat_completion.id if preserve_envelope_id else None
+        response_id = chat_completion.id if preserve_envelope_id else f"resp_{_new_id()}"
         return response_from_completion(
             responses_create_params,
             chat_completion,
             model=chat_completion.model,
             response_id=response_id,
+            created_at=chat_completion.created,
             output=output,
         )
 
@@ -143,6 +148,16 @@ class ResponsesConverter(BaseModel):
 
     def _extract_reasoning_from_content(self, content: str) -> tuple[list[str], str]:
         return self._parse_think_tags(content)
+
+
+def _new_id() -> str:
+    """Return an id by `uuid4` of the module that model servers import this from: their tests replace it there."""
+    return str(importlib.import_module("nemo_gym.responses_converter").uuid4().hex)
+
+
+def _message(text: str) -> NeMoGymResponseOutputMessage:
+    part = NeMoGymResponseOutputText(annotations=[], text=text)
+    return NeMoGymResponseOutputMessage(id=f"msg_{_new_id()}", content=[part], status="completed")
 
 
 _ASSISTANT = ("tool_calls", "reasoning_content", "refusal")

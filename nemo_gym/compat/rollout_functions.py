@@ -79,8 +79,12 @@ def migrate_invalid_judge_main_rows(path: str | Path) -> int:
     return 0
 
 
-def attach_ng_perf(row: Mapping[str, Any], result: JsonObject) -> None:
-    """Add turns, tool calls and tokens of a rollout to its record."""
+def attach_ng_perf(
+    result: JsonObject, *, observability_enabled: bool = True, rollout_latency_ms: float | None = None
+) -> None:
+    """Add turns, tool calls, tokens and time of a rollout to its record."""
+    if not observability_enabled:
+        return
     response = result.get("response")
     response = response if isinstance(response, Mapping) else {}
     items = response.get("output") or []
@@ -93,6 +97,7 @@ def attach_ng_perf(row: Mapping[str, Any], result: JsonObject) -> None:
         "cached_prompt_tokens": given,
         "completion_tokens": usage.get("output_tokens"),
         "reasoning_tokens": thought,
+        "total_latency_ms": rollout_latency_ms,
     }
     result[PERF_KEY] = {
         "num_turns": max(1, kinds.count("message")) if kinds else 0,

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import BaseModel
 
 from nemo_gym.client.reply import get_response_json, raise_for_status
-from nemo_gym.compat.server_functions import get_server_url
 from nemo_gym.config.keys import NEMO_GYM_MCP_METADATA_KEY
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.sandbox import agent_tools
 from nemo_gym.sandbox.contract import SandboxSpec, SandboxUnavailableError
 
 LOOPBACK = "127.0.0.1"
@@ -23,18 +23,19 @@ AGENT_RUN_ERROR = "agent_run_error"
 
 def sandbox_server_url(name: str, *, require_reachable: bool = False) -> str:
     """Return the address of a server, for a program in a sandbox."""
-    parts = urlsplit(get_server_url(name))
+    parts = urlsplit(str(agent_tools.get_server_url(name)))
     host = parts.hostname or LOOPBACK
     if host in ("0.0.0.0", "::"):
         host = LOOPBACK
-    if require_reachable and _is_loopback(host):
+    if require_reachable and _is_of_this_machine(host):
         raise ValueError(f"The server '{name}' listens on {host}, which a remote sandbox cannot reach; set its host.")
     return urlunsplit((parts.scheme, f"{host}:{parts.port}", parts.path, "", ""))
 
 
-def _is_loopback(host: str) -> bool:
+def _is_of_this_machine(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
+        return address.is_loopback or address.is_unspecified
     except ValueError:
         return host == "localhost"
 
@@ -42,9 +43,14 @@ def _is_loopback(host: str) -> bool:
 def restricted_network_policy(provider: str, urls: Iterable[str]) -> JsonObject:
     """Return the options of a sandbox that reaches these addresses only."""
     if provider != WITH_POLICY:
-        raise ValueError(f"The sandbox provider '{provider}' has no network policy; expected {WITH_POLICY}.")
+        raise ValueError(
+            f"The sandbox provider '{provider}' has no network policy; expected {WITH_POLICY} (OpenSandbox)."
+        )
     hosts = sorted({str(urlsplit(url).hostname) for url in urls})
-    return {"default_action": "deny", "egress": [{"action": "allow", "target": host} for host in hosts]}
+    local = next(filter(_is_of_this_machine, hosts), None)
+    if local is not None:
+        raise ValueError(f"'{local}' is not reachable from a remote sandbox; set the host of the server.")
+    return {"defaultAction": "deny", "egress": [{"action": "allow", "target": host} for host in hosts]}
 
 
 async def seed_mcp_servers(
@@ -64,10 +70,10 @@ async def seed_mcp_servers(
             await raise_for_status(reply)
             mcp = (await get_response_json(reply)).get(NEMO_GYM_MCP_METADATA_KEY)
         if not isinstance(mcp, Mapping):
-            raise ValueError(f"'{ref.name}' serves no tools over MCP; set expose_tools_over_mcp.")
-        url = sandbox_server_url(ref.name, require_reachable=require_reachable) + str(mcp["url_path"])
-        servers[str(mcp["server_name"])] = {
-            "url": url,
+            raise ValueError(f"'{ref.name}' has no authenticated MCP endpoint for tools; set expose_tools_over_mcp.")
+        root = agent_tools.sandbox_server_url(ref.name, require_reachable=require_reachable)
+        servers[str(mcp.get("server_name") or ref.name)] = {
+            "url": root + str(mcp["url_path"]),
             "headers": dict(mcp.get("headers") or {}),
             "enabled": True,
             "timeout": timeout_s,

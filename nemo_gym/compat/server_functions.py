@@ -3,6 +3,7 @@ process's configuration, and a profiler."""
 
 import asyncio
 import cProfile
+import importlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,20 @@ async def global_aiohttp_client_exit() -> None:
         await session.close()
 
 
-async def request(method: str, url: str, _internal: bool = False, **options: Any) -> aiohttp.ClientResponse:
-    """Send a request through the running loop's aiohttp session. Retries only if no connection could be made."""
-    session = get_global_aiohttp_client()
+async def request(
+    method: str,
+    url: str,
+    _internal: bool = False,
+    _max_connection_retries: int | None = None,
+    _server_name: str | None = None,
+    **options: Any,
+) -> aiohttp.ClientResponse:
+    """Send a request through the running loop's aiohttp session. Retries only if no connection could be made. The
+    session is that of the public path, which tests of servers replace there."""
+    session = importlib.import_module("nemo_gym.server_utils").get_global_aiohttp_client()
     return await retry(
-        lambda: session.request(method, url, **options),
-        max_tries=MAX_NUM_TRIES,
+        lambda: session.request(method=method, url=url, **options),
+        max_tries=MAX_NUM_TRIES if _max_connection_retries is None else max(1, _max_connection_retries),
         retryable=lambda error: isinstance(error, aiohttp.ClientConnectorError),
     )
 

@@ -25,7 +25,7 @@ from nemo_gym.server.asgi import (
 )
 from nemo_gym.server.core import ServerCore
 from nemo_gym.server.endpoint import Call, Endpoint
-from nemo_gym.server.model_endpoints import answer_about_models, model_endpoints
+from nemo_gym.server.model_endpoints import answer_about_models, model_endpoints, refused_path
 from nemo_gym.server.request_checks import ServerLimits, check_json, check_keys, check_origin
 from nemo_gym.server.uvicorn_runner import bind, serving
 
@@ -120,7 +120,8 @@ class ModelGateway:
             return about if isinstance(about, ServerReply) else ServerReply(self._core.name, 200, about)
         endpoint = program.endpoints.get(path) if program is not None else None
         if endpoint is None:
-            return ServerReply(self._core.name, 404, {"error": {"message": "Not Found", "type": "not_found"}})
+            served = program.endpoints if program is not None else ()
+            return refused_path(ServerReply(self._core.name, 404, {"detail": "Not Found"}), path, served)
         if scope["method"] != "POST":  # clients of MCP may try GET for a stream, and DELETE to end a session
             raise RefusedError(405, "Method Not Allowed")
         check_json(headers)

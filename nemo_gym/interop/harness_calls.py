@@ -34,10 +34,8 @@ from nemo_gym.llm_api.base import (
 from nemo_gym.llm_api.chat import NeMoGymChatCompletion
 from nemo_gym.llm_api.json_codec import changed, encode
 from nemo_gym.llm_api.responses import (
-    NeMoGymFunctionCallOutput,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
-    NeMoGymResponseFunctionToolCall,
     NeMoGymResponseInputItem,
     NeMoGymResponseUsage,
     ResponseItem,
@@ -59,6 +57,8 @@ FORWARDED = frozenset(
 )
 """Parameters of a harness that reach the model. Others could choose what is sampled, such as `logit_bias`, a template,
 token ids for the prompt, or `metadata`, whose `extra_body` model servers merge into the request."""
+TOOL_CALLS = frozenset(("function_call", "custom_tool_call"))
+TOOL_OUTPUTS = frozenset(("function_call_output", "custom_tool_call_output"))
 INVALID_REQUEST = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
 """Statuses with which a model server refuses the request of a harness."""
 _ITEMS: TypeAdapter[list[NeMoGymResponseInputItem]] = TypeAdapter(list[NeMoGymResponseInputItem])
@@ -146,7 +146,7 @@ class HarnessTrace:
             sampled = [without_tokens(item) for item in reply.output]
         self.output += [changed(item, produced_by=POLICY, thread=thread) for item in sampled]
         self._tools_called |= {
-            item.call_id: item.name for item in sampled if isinstance(item, NeMoGymResponseFunctionToolCall)
+            str(item.get("call_id")): str(item.get("name")) for item in said if item.get("type") in TOOL_CALLS
         }
         end = digests[-1] if digests else b""
         for item in said:
@@ -163,7 +163,7 @@ class HarnessTrace:
         is_genuine = (
             item.get("role") in ("user", "system", "developer")
             if kind == "message"
-            else kind == "function_call_output" and self._is_output_of_tool(item)
+            else kind in TOOL_OUTPUTS and self._is_output_of_tool(item)
         )
         return item if is_genuine else {"type": HARNESS_ITEM, "item": item}
 
@@ -290,7 +290,7 @@ def response_items(request: JsonObject) -> list[JsonObject]:
 
 
 def _sender(item: NeMoGymResponseInputItem) -> str:
-    return TOOL if isinstance(item, NeMoGymFunctionCallOutput) else HARNESS
+    return TOOL if item.type in TOOL_OUTPUTS else HARNESS
 
 
 def _digests(items: Sequence[JsonObject]) -> Iterator[bytes]:
@@ -310,7 +310,9 @@ def _extended(digest: bytes, item: JsonObject) -> bytes:
         key: Any = (item.get("role"), _text(item.get("content")))
     elif kind == "function_call":
         key = (item.get("call_id"), item.get("name"), _parsed(item.get("arguments")))
-    elif kind == "function_call_output":
+    elif kind == "custom_tool_call":
+        key = (item.get("call_id"), item.get("name"), item.get("input"))
+    elif kind in TOOL_OUTPUTS:
         key = (item.get("call_id"), _text(item.get("output")))
     else:
         key = item

@@ -219,6 +219,7 @@ class NeMoGymResponseFunctionToolCall(ResponseItem):
     name: str
     type: Literal["function_call"] = "function_call"
     id: str | None = None
+    namespace: str | None = None
     status: ItemStatus | None = None
 
 
@@ -261,12 +262,17 @@ class NeMoGymResponseReasoningItemForTraining(TokenIDLogProbMixin, NeMoGymRespon
     pass
 
 
+class NeMoGymResponseCustomToolCallForTraining(TokenIDLogProbMixin, NeMoGymResponseCustomToolCall):
+    pass
+
+
 RESPONSES_TO_TRAIN: dict[type[ResponseItem], type[ResponseItem]] = {
     NeMoGymEasyInputMessage: NeMoGymEasyInputMessageForTraining,
     NeMoGymMessage: NeMoGymMessageForTraining,
     NeMoGymResponseOutputMessage: NeMoGymResponseOutputMessageForTraining,
     NeMoGymResponseFunctionToolCall: NeMoGymResponseFunctionToolCallForTraining,
     NeMoGymResponseReasoningItem: NeMoGymResponseReasoningItemForTraining,
+    NeMoGymResponseCustomToolCall: NeMoGymResponseCustomToolCallForTraining,
 }
 """Each class of item that a model can generate, and the one that carries its tokens too."""
 
@@ -450,6 +456,8 @@ class NeMoGymResponseCreateParamsNonStreaming(WireModel):
 
     access_programs: JsonObject | None = None
     background: bool | None = None
+    client_metadata: JsonObject | None = None
+    """What a client says of itself, such as the Codex CLI. It changes no reply."""
     context_management: list[JsonObject] | None = None
     conversation: str | JsonObject | None = None
     image: JsonObject | None = None

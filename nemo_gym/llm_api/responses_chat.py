@@ -13,7 +13,7 @@ from uuid import uuid4
 import orjson
 from pydantic import ValidationError
 
-from nemo_gym.errors import RolloutError, UpstreamError
+from nemo_gym.errors import UpstreamError
 from nemo_gym.llm_api.base import (
     POLICY_VERSION_FIELD,
     VERSION_RUNS_FIELD,
@@ -30,6 +30,8 @@ from nemo_gym.llm_api.chat import (
     NeMoGymChoice,
     NeMoGymCompletionUsage,
 )
+from nemo_gym.llm_api.chat_tools import UnsupportedError as UnsupportedError
+from nemo_gym.llm_api.chat_tools import chat_call, tool_params, with_own_tools
 from nemo_gym.llm_api.endpoint_errors import ending_of
 from nemo_gym.llm_api.json_codec import GrowingList, changed, encode, set_fields
 from nemo_gym.llm_api.responses import (
@@ -43,6 +45,8 @@ from nemo_gym.llm_api.responses import (
     NeMoGymResponse,
     NeMoGymResponseContent,
     NeMoGymResponseCreateParamsNonStreaming,
+    NeMoGymResponseCustomToolCall,
+    NeMoGymResponseCustomToolCallOutput,
     NeMoGymResponseFunctionToolCall,
     NeMoGymResponseInputItem,
     NeMoGymResponseInputText,
@@ -68,14 +72,6 @@ _ECHOED = (
     *("top_logprobs", "top_p", "truncation", "user"),
 )
 _CHAT_PARTS = frozenset(("text", "image_url", "input_audio", "video_url", "audio_url", "file"))
-_TOOL_KEYS = ("name", "description", "parameters", "strict")
-
-
-class UnsupportedError(RolloutError, NotImplementedError):
-    """A request that the other dialect cannot express."""
-
-    def __init__(self, found: str, expected: str) -> None:
-        super().__init__("input", f"{found} cannot be passed on in the endpoint's dialect; expected {expected}.")
 
 
 class Thoughts(NamedTuple):
@@ -171,7 +167,7 @@ def _other_params(
         "seed": int(seed) if seed.isdecimal() else None,
         "verbosity": text.get("verbosity"),
         "response_format": _response_format(text.get("format") or {}),
-        **_tool_params(params),
+        **tool_params(params),
     }
     return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(messages=[], **without_nulls(given))
 
@@ -182,34 +178,6 @@ def _response_format(wanted: JsonObject) -> JsonObject | None:
         schema = {key: value for key, value in without_nulls(wanted).items() if key != "type"}
         return {"type": kind, "json_schema": schema}
     return None if kind == "text" else wanted
-
-
-def _tool_params(params: NeMoGymResponseCreateParamsNonStreaming) -> JsonObject:
-    """Endpoints refuse a choice among no tools, so without tools nothing is said about them."""
-    if not params.tools:
-        return {}
-    choice = {"tool_choice": _chat_tool_choice(params.tool_choice), "parallel_tool_calls": params.parallel_tool_calls}
-    given = {name: value for name, value in choice.items() if name in params.model_fields_set}
-    return {"tools": [_chat_tool(tool) for tool in params.tools], **given}
-
-
-def _chat_tool(tool: Mapping[str, Any]) -> JsonObject:
-    if tool["type"] != "function":
-        raise UnsupportedError(f"A tool of type '{tool['type']}'", "'function'")
-    return {"type": "function", "function": {key: tool[key] for key in _TOOL_KEYS if tool.get(key) is not None}}
-
-
-def _chat_tool_choice(choice: str | Mapping[str, Any]) -> str | JsonObject:
-    if isinstance(choice, str):
-        return choice
-    if choice.get("type") == "function" and "name" in choice:
-        return {"type": "function", "function": {"name": choice["name"]}}
-    if choice.get("type") == "allowed_tools":
-        tools = [_chat_tool_choice(tool) for tool in choice.get("tools", ())]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": tools}}
-    if choice.get("type") == "function" and "function" in choice:
-        return dict(choice)
-    raise UnsupportedError(f"A tool_choice of type '{choice.get('type')}'", "'function' or 'allowed_tools'")
 
 
 @dataclass
@@ -236,6 +204,10 @@ class ChatMessages:
     def _add(self, item: ResponseItem) -> None:
         if isinstance(item, NeMoGymFunctionCallOutput):
             message = {"role": "tool", "tool_call_id": item.call_id, "content": _chat_content(item.output)}
+        elif isinstance(item, NeMoGymResponseCustomToolCallOutput):
+            output = NeMoGymFunctionCallOutput.model_validate({**item.model_dump(), "type": "function_call_output"})
+            self._add(output)
+            return
         elif isinstance(item, NeMoGymEasyInputMessage | NeMoGymMessage) and item.role != "assistant":
             message = {"role": item.role, "content": _chat_content(item.content)}
         else:
@@ -247,9 +219,8 @@ class ChatMessages:
     def _add_of_assistant(self, item: ResponseItem) -> None:
         if isinstance(item, NeMoGymResponseReasoningItem):
             self._thoughts += thoughts_of(item)
-        elif isinstance(item, NeMoGymResponseFunctionToolCall):
-            function = {"name": item.name, "arguments": item.arguments}
-            self._calls.append({"id": item.call_id, "type": "function", "function": function})
+        elif isinstance(item, NeMoGymResponseFunctionToolCall | NeMoGymResponseCustomToolCall):
+            self._calls.append(chat_call(item))
         elif isinstance(item, NeMoGymResponseOutputMessage | NeMoGymEasyInputMessage):
             for part in [item.content] if isinstance(item.content, str) else item.content:
                 texts = self._refusals if type_of(part) == "refusal" else self._texts
@@ -408,11 +379,12 @@ def response_from_completion(
     asked = params.params if isinstance(params, FrozenRequest) else params
     choice = completion.choices[0]
     cut_off = CUT_OFF.get(choice.finish_reason)
+    items = output_items(choice) if output is None else output
     return NeMoGymResponse(
         id=response_id or f"resp_{uuid4().hex}",
         created_at=int(time.time()) if created_at is None else created_at,
         model=model,
-        output=list(output_items(choice) if output is None else output),
+        output=with_own_tools(items, asked.tools),
         usage=None if completion.usage is None else _usage(completion.usage),
         status="incomplete" if cut_off else "completed",
         incomplete_details=NeMoGymIncompleteDetails(reason=cut_off) if cut_off else None,

@@ -197,6 +197,7 @@ BUILT_IN = {
     "docker": "nemo_gym.sandbox.containers:DockerProvider",
     "apptainer": "nemo_gym.sandbox.containers:ApptainerProvider",
     "unconfined": "nemo_gym.sandbox.landlock:UnconfinedProvider",
+    "local": "nemo_gym.sandbox.providers.local:LocalProvider",
 }
 NOT_INCLUDED = ("daytona", "ecs_fargate", "enroot", "opensandbox", "openshell")
 """Providers of the public NeMo Gym that are not part of this package."""
@@ -226,8 +227,20 @@ def get_provider_class(name: str) -> type[Any]:
         if point.name == name:
             loaded: type[Any] = point.load()
             return loaded
-    hint = " It is not part of this package; register one under this name." if name in NOT_INCLUDED else ""
-    raise ValueError(f"There is no sandbox provider '{name}'.{hint} Providers: {', '.join(list_providers())}, auto.")
+    error = f"There is no sandbox provider '{name}'.{{}} Providers: {', '.join(list_providers())}, auto."
+    if name in NOT_INCLUDED:
+        return _not_included(error.format(" It is not part of this package; register one under this name."))
+    raise ValueError(error.format(""))
+
+
+def _not_included(error: str) -> type[Any]:
+    """Return a class that cannot be made. Servers of the public NeMo Gym look up the class when they read their
+    configuration, and make a provider for the rollouts that need one."""
+
+    def refuse(_self: Any, **_options: Any) -> None:
+        raise SandboxUnavailableError(error)
+
+    return type("NotIncludedProvider", (), {"__init__": refuse})
 
 
 def create_provider(config: Mapping[str, Any]) -> SandboxProvider:

@@ -75,6 +75,7 @@ class ServerApp:
         *,
         own_app: OwnApp | None,
         answer_get: Callable[[str], Any],
+        shape_refusal: Callable[[str, ServerReply], ServerReply],
         lifespan: Callable[[], AbstractAsyncContextManager[Any]],
         token: str | None,
         limits: ServerLimits,
@@ -82,6 +83,7 @@ class ServerApp:
     ) -> None:
         self.core, self.name, self.token, self.limits, self.concurrency = core, core.name, token, limits, concurrency
         self._answer_get, self._lifespan, core.direct = answer_get, lifespan, self.direct
+        self._shape_refusal = shape_refusal
         self.endpoints = {endpoint.path: endpoint for endpoint in endpoints}
         core.is_stateful = own_app is not None or any(one.needs_session for one in self.endpoints.values())
         self.own_app = own_app
@@ -242,4 +244,4 @@ class ServerApp:
     def _not_found(self, method: str, path: str) -> ServerReply:
         is_known = path in self.endpoints and method != "POST"
         status, detail = (405, "Method Not Allowed") if is_known else (404, "Not Found")
-        return ServerReply(self.name, status, {"detail": detail})
+        return self._shape_refusal(path, ServerReply(self.name, status, {"detail": detail}))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from nemo_gym.client.server_client import ServerClient
+from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common.plugins import plugin
 from nemo_gym.compute.pool import Compute
 from nemo_gym.config.types import BaseRunServerInstanceConfig
@@ -85,6 +85,10 @@ class SimpleServer(BaseServer):
         """The reply to a GET request, or None if there is nothing at that path."""
         return {"status": "ok"} if path == "/" else None
 
+    def shape_refusal(self, path: str, reply: ServerReply) -> ServerReply:
+        """The reply to a request for a path that the server does not have."""
+        return reply
+
     def concurrency(self) -> int | None:
         """Maximum number of requests that the server works on at once; more would wait in its queue. None: no limit.
         A collector in the same process keeps as many rollouts in flight."""
@@ -131,6 +135,7 @@ class SimpleServer(BaseServer):
             self.endpoints(),
             own_app=core.own_app,
             answer_get=self.answer_get,
+            shape_refusal=self.shape_refusal,
             lifespan=self.lifespan,
             token=token,
             limits=limits or ServerLimits(),

@@ -30,13 +30,13 @@ class ModelCallRecord(BaseModel):
     """A model call as records have it. Token ids are in the response if the server returns them."""
 
     model_call_id: str = Field(default_factory=lambda: uuid4().hex)
-    rollout_id: str
-    model_ref: str
-    """The name of the model server."""
-    dialect: str
+    rollout_id: str = ""
+    model_ref: Any = ""
+    """The name of the model server, or a reference to it."""
+    dialect: str = ""
     """`responses`, `chat_completions` or `completions`."""
-    started_at: float
-    duration_ms: float
+    started_at: float = 0.0
+    duration_ms: float = 0.0
     request: Any = None
     response: Any = None
     error: str | None = None
@@ -85,11 +85,18 @@ class CaptureStore:
 
     def append(self, call: Call) -> None:
         """Write a call to the log of its rollout, in one write, so that several processes may append to one file."""
-        path = self.path(call.attempt_id)
+        self._write(call.attempt_id, call.line())
+
+    def record(self, rollout_id: str, call: Mapping[str, Any]) -> None:
+        """Write a call that is a record already."""
+        self._write(rollout_id, orjson.dumps({"rollout_id": rollout_id, **call}) + b"\n")
+
+    def _write(self, rollout_id: str, line: bytes) -> None:
+        path = self.path(rollout_id)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
-            file.write(call.line())
+            file.write(line)
 
     def discard(self, rollout_id: str) -> None:
         """Drop the calls that an earlier run made under the same id."""
@@ -107,9 +114,10 @@ def _record_in(line: bytes) -> ModelCallRecord:
     return ModelCallRecord.model_validate_json(line) if call is None else ModelCallRecord.of(call)
 
 
-def read_model_call_records(folder: str | Path, rollout_id: str) -> list[ModelCallRecord]:
+def read_model_call_records(folder: str | Path | CaptureStore, rollout_id: str) -> list[ModelCallRecord]:
     """The captured calls of a rollout."""
-    return CaptureStore(folder).read(rollout_id)
+    store = folder if isinstance(folder, CaptureStore) else CaptureStore(folder)
+    return store.read(rollout_id)
 
 
 def aggregate_model_call_metrics(records: list[ModelCallRecord]) -> dict[str, float]:
@@ -127,7 +135,7 @@ def aggregate_model_call_metrics(records: list[ModelCallRecord]) -> dict[str, fl
     return totals
 
 
-def merge_model_call_capture_into_record(record: JsonObject, folder: str | Path, rollout_id: str) -> JsonObject:
+def with_captured_calls(record: JsonObject, folder: str | Path, rollout_id: str) -> JsonObject:
     """The record with its captured calls."""
     calls = read_model_call_records(folder, rollout_id)
     captured = {
@@ -193,7 +201,7 @@ def run_with_captured_calls(run: Handler, store: CaptureStore | None) -> Handler
         record = orjson.loads(_json_of(result) or b"null")
         if not isinstance(record, dict):
             return result
-        return await asyncio.to_thread(merge_model_call_capture_into_record, record, store.folder, rollout_id)
+        return await asyncio.to_thread(with_captured_calls, record, store.folder, rollout_id)
 
     return captured
 

@@ -154,6 +154,15 @@ def answer_about_models(path: str, model: str, *, server: str) -> Any:
     return in_dialect(ServerReply(server, 404, {"detail": detail}), None, "openai")
 
 
+def refused_path(reply: ServerReply, path: str, served: Iterable[str]) -> ServerReply:
+    """A reply of 404 or 405 in the form of the API that the path belongs to."""
+    detail = orjson.loads(reply.content())["detail"]
+    if reply.status == 404:
+        detail = f"{detail}: '{reply.server}' has no {path}. It serves {', '.join(sorted(served))}."
+    dialect: Dialect = "anthropic" if path.startswith("/v1/messages") else "openai"
+    return in_dialect(ServerReply(reply.server, reply.status, {"detail": detail}), None, dialect)
+
+
 async def estimate_tokens(params: NeMoGymResponseCreateParamsNonStreaming) -> int:
     """An estimate of the tokens in a request: one for every four bytes of its texts and schemas."""
     given = {"instructions": params.instructions, "input": params.input, "tools": params.tools}

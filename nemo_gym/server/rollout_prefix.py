@@ -151,18 +151,21 @@ class RolloutUrlsMixin:
             return False
         return bool(block.get("all_agents") or self.config.token_id_capture)
 
+    def _capture_correlation_enabled(self) -> bool:
+        """True if calls of outside programs are assigned to rollouts."""
+        return self._model_call_capture_enabled() or self._token_id_capture_enabled()
+
     def rollout_id_from_run(self, body: Any) -> str | None:
         """Return the id of a row's rollout, if calls of outside programs are assigned to rollouts."""
-        is_wanted = self._model_call_capture_enabled() or self._token_id_capture_enabled()
-        return maybe_rollout_id_from_run_body(body) if is_wanted else None
+        return maybe_rollout_id_from_run_body(body) if self._capture_correlation_enabled() else None
 
     def url_path_for_run(self, path: str, body: Any) -> str:
         """The path of a server, for calls of this row's rollout."""
         return self._prefix(self.rollout_id_from_run(body)) + path
 
-    def base_url_for_run(self, root_url: str, body: Any) -> str:
+    def base_url_for_run(self, base_url: str, body: Any) -> str:
         """The address of a server, for a program that makes this row's rollout. Add `/v1` behind it."""
-        return root_url.rstrip("/") + self._prefix(self.rollout_id_from_run(body))
+        return base_url.rstrip("/") + self._prefix(self.rollout_id_from_run(body))
 
     def url_path_for_request(self, path: str, request: "Request") -> str:
         """The path of a server, with the prefix under which this request came in."""

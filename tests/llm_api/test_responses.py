@@ -148,7 +148,7 @@ def test_numeric_strings_among_token_ids_are_coerced() -> None:
 
 
 def test_training_classes_are_mapped_from_their_base() -> None:
-    assert len(RESPONSES_TO_TRAIN) == 5
+    assert len(RESPONSES_TO_TRAIN) == 6
     for base, trained in RESPONSES_TO_TRAIN.items():
         assert trained.__name__ == f"{base.__name__}ForTraining"
         assert issubclass(trained, base)

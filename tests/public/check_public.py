@@ -114,14 +114,22 @@ def _fetch(place: Path) -> Path:
 def _virtualenv(place: Path, root: Path) -> Path:
     """Make a virtualenv with our package and the packages of the folders, as far as the registry has them."""
     uv, environment = str(CLONE / ".tools" / "bin" / "uv"), place / "venv"
-    interpreter = next(filter(None, map(shutil.which, ("python3.13", "python3.12"))), sys.executable)
-    subprocess.run([uv, "venv", "--quiet", "--python", interpreter, str(environment)], check=True)
+    subprocess.run([uv, "venv", "--quiet", "--python", _interpreter(), str(environment)], check=True)
     python = environment / "bin" / "python"
     install = [uv, "pip", "install", "--quiet", "--python", str(python)]
     subprocess.run([*install, "--editable", f"{CLONE}[dev,data,ray,tokens]", "pytest-timeout"], check=True)
     for name in (CLONE / "tests" / "public" / "packages.txt").read_text().split():
         subprocess.run([*install, name, "omegaconf>=2.3"], check=False, timeout=300, stderr=subprocess.DEVNULL)
     return python
+
+
+def _interpreter() -> str:
+    """Return the newest Python that runs: pyenv has names on PATH for versions that are not selected."""
+    for name in ("python3.13", "python3.12"):
+        done = shutil.which(name) and subprocess.run([name, "--version"], capture_output=True, check=False)
+        if done and done.returncode == 0:
+            return name
+    return sys.executable
 
 
 # Names and configs

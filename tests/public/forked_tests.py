@@ -28,6 +28,7 @@ PRELOADED = (
 )
 FLAGS = (
     *("--import-mode=importlib", "-q", "-p", "no:cacheprovider", "--timeout=90"),
+    "--continue-on-collection-errors",
     *("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"),
 )
 PAUSE_S = 0.1

@@ -18,6 +18,7 @@ from nemo_gym.sandbox import (
     SandboxResources,
     SandboxSpec,
     SandboxStatus,
+    SandboxUnavailableError,
     create_provider,
     get_provider_class,
     list_providers,
@@ -192,8 +193,9 @@ async def test_a_provider_can_be_registered() -> None:
 def test_a_provider_nobody_knows_is_refused_with_the_names() -> None:
     with pytest.raises(ValueError, match=r"no sandbox provider 'nope'.*bubblewrap"):
         get_provider_class("nope")
-    with pytest.raises(ValueError, match="not part of this package"):
-        get_provider_class("daytona")
+    assert get_provider_class("daytona")  # servers of the public package look it up when they are configured
+    with pytest.raises(SandboxUnavailableError, match="not part of this package"):
+        create_provider({"daytona": {}})
     with pytest.raises(ValueError, match="Expected one sandbox provider"):
         create_provider({"docker": {}, "apptainer": {}})
 
