@@ -15,7 +15,7 @@ from resources_servers.tau2.package import DOMAINS, PACKAGE, tables_of
 from resources_servers.tau2.telecom import SOLO_TOOLS, Telecom
 from tests.benchmarks import benchmark_rows
 
-ROWS = {row["id"].removeprefix("ours_"): row for row in rows_of("resources_servers/tau2/data/example.jsonl")}
+ROWS = {row["id"].removeprefix("ours_"): row for row in rows_of("resources_servers/tau2/data/solo_example.jsonl")}
 ROWS["locked"] = {
     **ROWS["radios"],
     "beginning": [

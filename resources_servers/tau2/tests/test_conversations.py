@@ -20,7 +20,8 @@ from tests.benchmarks import benchmark_rows
 
 Row = dict[str, Any]
 DATA = "resources_servers/tau2/data"
-ROWS = {name: rows_of(f"{DATA}/{name}_example.jsonl") for name in ("airline", "retail", "user")}
+FILES = {"airline": "example", "retail": "retail_example", "user": "user_example"}
+ROWS = {name: rows_of(f"{DATA}/{file}.jsonl") for name, file in FILES.items()}
 STORES = [*ROWS["airline"], *ROWS["retail"]]
 """The rows that are judged by a database."""
 HELLO: Row = {"turn": 0, "say": "Hello."}
