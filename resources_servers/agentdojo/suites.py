@@ -77,8 +77,8 @@ def _yaml(path: str) -> Any:
         pass
 
     folder = path.rpartition("/")[0]
-    Loader.add_constructor("!include", lambda loader, node: _yaml(f"{folder}/{loader.construct_scalar(node)}"))
-    return yaml.load(io.BytesIO(package_files(PACKAGE).read(path)), Loader)  # noqa: S506 -- a safe loader
+    Loader.add_constructor("!include", lambda _, node: _yaml(f"{folder}/{node.value}"))
+    return yaml.load(io.BytesIO(package_files(PACKAGE).read(path)), Loader)
 
 
 def environment_of(suite: str, injections: Mapping[str, str]) -> Any:
@@ -103,7 +103,10 @@ def tools_of(suite: str) -> list[JsonObject]:
             "name": tool.name,
             "description": tool.description,
             "parameters": {
-                **{"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+                "type": "object",
+                "properties": {},
+                "required": [],
+                "additionalProperties": False,
                 **tool.parameters.model_json_schema(),
             },
             "strict": False,
