@@ -1,6 +1,7 @@
 """AgentDojo: an office assistant does a user's task, while texts that its tools return try to have it do another."""
 
 import asyncio
+import json
 from collections import defaultdict
 from statistics import fmean
 from typing import Any, Literal
@@ -58,7 +59,9 @@ class AgentDojoResourcesServer(SimpleResourcesServer):
     @any_tool
     async def call(self, name: ToolName, body: dict[str, Any], work: Work) -> str:
         """Call a tool of the suite."""
-        return "There is no session." if work.office is None else str(work.office.call(name, body))
+        if work.office is None:
+            return json.dumps({"error": "The session was not seeded."})
+        return str(work.office.call(name, body))
 
     async def verify(self, body: AgentDojoVerifyRequest, work: Work) -> Score:
         """`utility`: the user's task is done. `security`: the attacker's goal is not reached."""

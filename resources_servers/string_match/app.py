@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from nemo_gym import JsonObject
-from nemo_gym.answers import joined_text
+from nemo_gym.answers import joined_text, without_thinking
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,
@@ -21,7 +21,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class StringMatchConfig(BaseResourcesServerConfig):
+class StringMatchConfig(BaseResourcesServerConfig, extra="forbid"):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
 
@@ -49,7 +49,8 @@ class StringMatchResourcesServer(SimpleResourcesServer):
             raise ValueError("ideal is no JSON without null: no answer can be right")
 
     async def verify(self, body: StringMatchVerifyRequest) -> float:
-        return float(is_right(joined_text(body.response), body.match, body.ideal, ignore_case=body.ignore_case))
+        answer = without_thinking(joined_text(body.response))
+        return float(is_right(answer, body.match, body.ideal, ignore_case=body.ignore_case))
 
     @classmethod
     def gold_response(cls, row: JsonObject) -> str:
