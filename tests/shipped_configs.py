@@ -1,6 +1,8 @@
 """The folders of environments, agents and models that ship, and the servers of each of their configs."""
 
+import shutil
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,8 @@ EXAMPLES_OF_WHEELS = {"agentdojo": "agentdojo/agentdojo"}
 
 def skip_if_isolated(folder: Path) -> None:
     """tests/test_isolated_folders.py runs these tests in the virtualenv of such a folder."""
+    if folder.name == "scienceworld" and not (find_spec("scienceworld") and shutil.which("java")):
+        pytest.skip("scienceworld or java is not installed")
     if folder.name in EXAMPLES_OF_WHEELS:
         require(EXAMPLES_OF_WHEELS[folder.name])
     if missing := missing_requirements(folder):
