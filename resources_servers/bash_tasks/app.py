@@ -12,7 +12,7 @@ from nemo_gym.base_resources_server import BaseResourcesServerConfig, BaseVerify
 from nemo_gym.episodes import import_extra
 from nemo_gym.sandbox import SandboxConfig, SandboxPool
 from nemo_gym.sandbox.contract import time_limits
-from resources_servers.bash_tasks.checks import Checked, check, script_in
+from resources_servers.bash_tasks.checks import check, script_in
 
 
 class BashTasksConfig(BaseResourcesServerConfig, SandboxConfig, extra="forbid"):
@@ -66,13 +66,12 @@ class BashTasksResourcesServer(SimpleResourcesServer):
         """`passed` says which of the test files passed; all of them must."""
         script = script_in(without_thinking(last_text(body.response)))
         if script is None:
-            return Score(0.0, passed=[], test_output="There is no fenced block with a script.")
+            return Score(0.0, passed=[])
         async with self._turns:
             found = [await self._checked(script, tests) for tests in body.tests]
-        failed = next((each.output for each in found if not each.passed), None)
-        return Score(float(failed is None), passed=[each.passed for each in found], test_output=failed)
+        return Score(float(all(found)), passed=found)
 
-    async def _checked(self, script: str, tests: str) -> Checked:
+    async def _checked(self, script: str, tests: str) -> bool:
         """Each file of tests gets a sandbox of its own."""
         sandbox = await self._pool.take()
         try:

@@ -33,7 +33,7 @@ async def test_right_scripts_pass_and_empty_ones_do_not() -> None:
             replies = [(says(row["gold_response"]), 1.0), (fenced(""), 0.0)]
             for reply, reward in replies[: 2 if number < 2 else 1]:
                 record = (await environment.post("/verify", json={**row, "response": reply})).json()
-                assert record["reward"] == reward, record["test_output"]
+                assert record["reward"] == reward
 
 
 async def test_both_files_of_tests_must_pass() -> None:
@@ -49,7 +49,6 @@ async def test_a_script_cannot_pass_tests_that_fail(name: str) -> None:
         row = {**ROWS[0], "tests": ROWS[0]["tests"][:1] * 2, "response": fenced(ATTACKS[name])}
         record = (await environment.post("/verify", json=row)).json()
         assert record["reward"] == 0.0
-        assert "b\na" not in (record["test_output"] or "").replace("b\\na", "")
 
 
 async def test_a_script_that_does_not_end_is_stopped() -> None:
