@@ -108,7 +108,7 @@ $(READY): pyproject.toml requirements.lock | $(UV)
 	touch $(READY)
 
 # Every extra but swebench, which brings 44 packages and is needed for its own images only.
-LOCKED_EXTRAS := dev data docs huggingface sandbox local bench profiling tracing viewer ray renderers tokens
+LOCKED_EXTRAS := dev agentdojo data docs huggingface sandbox local bench profiling tracing viewer ray renderers tokens
 
 lock: | $(UV)
 	$(UV) pip compile --quiet --universal --python-version 3.11 $(addprefix --extra ,$(LOCKED_EXTRAS)) --no-annotate --no-header \

@@ -1,6 +1,8 @@
 """The folders of environments, agents and models that ship, and the servers of each of their configs."""
 
+import shutil
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import yaml
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
 from nemo_gym.runtime.requirements import missing_requirements
 from nemo_gym.testing import ServerSpec, servers_of
+from tests.benchmarks import require
 
 FOLDERS = sorted(app.parent for kind in SERVER_FOLDERS for app in (PARENT_DIR / kind).glob("*/app.py"))
 ENVIRONMENTS = [folder for folder in FOLDERS if folder.parent.name == "resources_servers"]
@@ -82,7 +85,15 @@ def servers_in(config: Path) -> list[ServerSpec]:
     return servers_of(*paths, **SETTINGS, **added)
 
 
+EXAMPLES_OF_WHEELS = {"agentdojo": "agentdojo/agentdojo"}
+"""Environments whose example rows are played with code of a wheel, and a dataset that names it."""
+
+
 def skip_if_isolated(folder: Path) -> None:
     """tests/test_isolated_folders.py runs these tests in the virtualenv of such a folder."""
+    if folder.name == "scienceworld" and not (find_spec("scienceworld") and shutil.which("java")):
+        pytest.skip("scienceworld or java is not installed")
+    if folder.name in EXAMPLES_OF_WHEELS:
+        require(EXAMPLES_OF_WHEELS[folder.name])
     if missing := missing_requirements(folder):
         pytest.skip(f"this interpreter does not have {', '.join(missing)}")

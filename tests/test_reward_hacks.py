@@ -99,6 +99,8 @@ RIGHT_BY_CHANCE: dict[str, dict[str, int]] = {
     "instruction_following": {"echoed_prompt": 1},
     # Any output that has the right value counts, so a change of the last call changes nothing.
     "math_advanced_calculations": {"mutated": 3},
+    # A part of the ideal passes by the rule of fuzzy, which is that of OpenAI's evals.
+    "string_match": {"truncated": 1},
 }
 """The number of example rows in which a response happens to be right, by its kind."""
 GIVES_SHARES = {"instruction_following"}

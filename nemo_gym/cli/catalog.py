@@ -97,6 +97,7 @@ def _benchmarks() -> Iterator[dict[str, Any]]:
                     "size_bytes": source.size_bytes,
                     "is_fetched": pypi.is_here(source),
                     "do_nothing_reward": each.do_nothing_reward,
+                    "published_scores": each.published_scores,
                     "missing_extra": extra,
                 }
                 yield {**item, "description": _benchmark_text(item)}

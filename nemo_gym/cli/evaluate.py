@@ -164,12 +164,16 @@ def _evaluate(
 
 
 def _show_baseline(options: EvalConfig, target: Target) -> None:
-    """Say what a policy that does nothing scores, if the config knows."""
+    """Say what to compare the score with, if the config knows: doing nothing, and how published scores are made."""
     entry = None if _is_file(options.dataset) else dataset_entry(target, options.dataset)
     packaged = entry.packaged if entry else None
-    if packaged is not None and packaged.do_nothing_reward is not None:
+    if packaged is None:
+        return
+    if packaged.do_nothing_reward is not None:
         score = f"{packaged.do_nothing_reward:.3g}"
         print(f"On all rows of {packaged.name}, a policy that does nothing scores {score}.", file=sys.stderr)
+    if packaged.published_scores is not None:
+        print(f"Published scores: {packaged.published_scores}", file=sys.stderr)
 
 
 def _setup(options: EvalConfig, target: Target, given: DictConfig) -> Setup:

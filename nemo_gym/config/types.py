@@ -259,6 +259,9 @@ class DatasetConfig(BaseModel):
     do_nothing_reward: float | None = None
     """Mean reward of a policy that neither says nor does anything, to compare results with."""
 
+    published_scores: str | None = None
+    """For a benchmark: how published scores are made, in one sentence. `ng eval` shows it beside the score."""
+
     prepare_script: str | None = None
     """For a benchmark: the file whose `prepare()` writes the rows (`ng_prepare_benchmark`)."""
 

@@ -167,7 +167,7 @@ class Counted(NamedTuple):
     num_repeats: int = 1
 
 
-NEWER_FIELDS = ("start_idx", "end_idx", "pypi_identifier", "do_nothing_reward")
+NEWER_FIELDS = ("start_idx", "end_idx", "pypi_identifier", "do_nothing_reward", "published_scores")
 """Fields of a dataset that are not in files of earlier releases, and are left out if they are not set."""
 
 

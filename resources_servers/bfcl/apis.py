@@ -1,21 +1,15 @@
 """The stateful APIs of the turns: the classes of the wheel, which decide what state and results are.
 
-Their modules are read from the wheel, whose hash is checked, and run with no other module of the package: importing
-the package itself would start the software kits of many vendors and make folders."""
+Their modules run with no other module of the package but the texts of long contexts."""
 
-import builtins
 import copy
 import json
 import types
 from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib.abc import InspectLoader
-from threading import Lock
 from typing import Any
 
 from nemo_gym.config.types import PypiPackage
-from nemo_gym.data.hubs.pypi import package_files
-from nemo_gym.errors import MissingExtraError
+from nemo_gym.data.hubs.wheel_modules import WheelModules
 
 PACKAGE = PypiPackage(
     package="bfcl-eval",
@@ -39,7 +33,6 @@ FUNCTION_DOCS = tuple((name, f"{file}.json") for name, file in _FILES.items())
 _STATELESS = frozenset(("MathAPI",))
 MAX_DIGITS = 10_000
 """For powers, and for the precision of roots and logarithms, which would take for ever."""
-_lock = Lock()
 
 
 class Apis:
@@ -101,35 +94,14 @@ def _instance(name: str, config: Mapping[str, Any], *, is_long: bool) -> Any:
     return instance
 
 
+_modules = WheelModules(
+    PACKAGE,
+    [f"{MODULES}.{name}" for name in (*_FILES.values(), LONG_CONTEXT)],
+    feature="The multi-turn rows of bfcl",
+    extra="bfcl",
+)
+
+
 def api_module(name: str) -> types.ModuleType:
     """A module of the wheel."""
-    with _lock:
-        return _module(name)
-
-
-@cache
-def _module(name: str) -> types.ModuleType:
-    module = types.ModuleType(f"bfcl_apis.{name}")
-    module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _import}
-    _WheelLoader().exec_module(module)
-    return module
-
-
-class _WheelLoader(InspectLoader):
-    """Reads modules from the wheel."""
-
-    def get_source(self, fullname: str) -> str:
-        name = fullname.rpartition(".")[2]
-        return package_files(PACKAGE).read(f"{MODULES.replace('.', '/')}/{name}.py").decode()
-
-
-def _import(name: str, *args: Any) -> Any:
-    """Import for modules of the wheel: of its own modules only the texts of long contexts."""
-    if name == f"{MODULES}.{LONG_CONTEXT}":
-        return _module(LONG_CONTEXT)
-    if name.partition(".")[0] == "bfcl_eval":
-        raise ImportError(f"{name} is not loaded here")
-    try:
-        return __import__(name, *args)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("The multi-turn rows of bfcl", "bfcl") from error
+    return _modules.module(f"{MODULES}.{name}")

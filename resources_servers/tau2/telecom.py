@@ -1,55 +1,50 @@
 """The telecom domain: the carrier and a user's phone, which must agree with each other, and the rule of its tasks."""
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
-from pydantic import BaseModel, Field
+from typing import Any
 
 from resources_servers.tau2 import carrier as carrier_side
 from resources_servers.tau2 import phone as phone_side
 from resources_servers.tau2.carrier import Carrier
+from resources_servers.tau2.goal import Assertion, ExpectedAction, FunctionCall, Goal, is_action, unsaid
 from resources_servers.tau2.phone import PaymentRequest, Phone
 from resources_servers.tau2.toolset import call_tool, schemas_of
 
-Side = Literal["user", "assistant"]
 SOLO_TOOLS = schemas_of(Carrier, carrier_side.TOOLS) + schemas_of(Phone, phone_side.TOOLS)
-TRANSFER = "transfer_to_human_agents"
-
-
-class FunctionCall(BaseModel):
-    """A function of one side, as tasks name it."""
-
-    env_type: Side
-    func_name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-
-
-class Assertion(FunctionCall):
-    assert_value: bool = True
-
-
-class ExpectedAction(BaseModel):
-    name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    compare_args: list[str] | None = None
+AGENT_TOOLS = SOLO_TOOLS[: len(carrier_side.TOOLS)]
+USER_TOOLS = SOLO_TOOLS[len(carrier_side.TOOLS) :]
 
 
 class Telecom:
     """A world of its own for each rollout."""
 
-    def __init__(self, tables: Mapping[str, Any], beginning: Sequence[FunctionCall]) -> None:
+    def __init__(
+        self, tables: Mapping[str, Any], beginning: Sequence[FunctionCall] = (), *, is_solo: bool = True
+    ) -> None:
         self.carrier, self.phone = Carrier(copy.deepcopy(dict(tables))), Phone()
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self._is_solo = is_solo
         for each in beginning:
             self._function(each)(**each.arguments)
             self.synchronise()
 
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Call a tool of either side; no other method can be called."""
+    def call(self, name: str, arguments: dict[str, Any], *, is_user: bool = False) -> str:
+        """Call a tool; no other method can be called. Only an agent who works alone has the tools of both sides."""
+        is_agents = name in carrier_side.TOOLS
+        is_users = name in phone_side.TOOLS
+        may_call = is_agents or is_users if self._is_solo else is_users if is_user else is_agents
+        if not may_call:
+            return json.dumps({"error": f"There is no tool '{name}'."})
         self.synchronise()
         self.calls.append((name, arguments))
-        return call_tool(self.carrier if name in carrier_side.TOOLS else self.phone, name, arguments)
+        return call_tool(self.carrier if is_agents else self.phone, name, arguments)
+
+    def failure(self, goal: Goal, said: str) -> str | None:
+        """The first assertion that does not hold, action that was not taken or text that was not said."""
+        failed = self.failed_assertion(goal.assertions) or self.missing_action(goal.actions)
+        return failed or unsaid(said, goal.communicate)
 
     def failed_assertion(self, assertions: Sequence[Assertion]) -> str | None:
         """The name of the first assertion that does not hold."""
@@ -82,30 +77,3 @@ class Telecom:
 
     def _function(self, call: FunctionCall) -> Any:
         return getattr(self.phone if call.env_type == "user" else self.carrier, call.func_name)
-
-
-def is_action(expected: ExpectedAction, name: str, arguments: Mapping[str, Any]) -> bool:
-    """True if a call is the expected one, as far as its arguments are compared."""
-    if name != expected.name:
-        return False
-    if name == TRANSFER or expected.compare_args == []:
-        return True
-    keys = expected.compare_args if expected.compare_args is not None else {*arguments, *expected.arguments}
-    if expected.compare_args is None and arguments.keys() != expected.arguments.keys():
-        return False
-    return all(is_equal(arguments.get(key), expected.arguments.get(key)) for key in keys)
-
-
-def is_equal(value: Any, other: Any) -> bool:
-    """True if two JSON values are equal where the order of lists does not count."""
-    if isinstance(value, list) and isinstance(other, list) and len(value) == len(other):
-        left = list(other)
-        for each in value:
-            place = next((place for place, one in enumerate(left) if is_equal(each, one)), None)
-            if place is None:
-                return False
-            del left[place]
-        return True
-    if isinstance(value, dict) and isinstance(other, dict) and value.keys() == other.keys():
-        return all(is_equal(each, other[key]) for key, each in value.items())
-    return bool(value == other)

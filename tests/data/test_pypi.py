@@ -178,7 +178,11 @@ def test_a_changed_converter_makes_the_rows_again(index: Path, tmp_path: Path) -
 
 
 def write_config(index: Path, tmp_path: Path, *, kind: str = "benchmark") -> Path:
-    dataset = dataset_of(make_wheel(index)).model_dump(exclude_none=True) | {"type": kind, "do_nothing_reward": 0.25}
+    dataset = dataset_of(make_wheel(index)).model_dump(exclude_none=True) | {
+        "type": kind,
+        "do_nothing_reward": 0.25,
+        "published_scores": "the mean of ten runs.",
+    }
     agent = {
         "entrypoint": "app.py",
         "resources_server": {"type": "resources_servers", "name": "spelling_benchmark"},
@@ -212,7 +216,7 @@ def test_an_evaluation_by_name_fetches_shows_and_records(index: Path, tmp_path: 
     done = ng("ng", "eval", "spelling_benchmark", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["reward"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [1.0, 0.0]
-    for shown in ("Downloading spelling-words==1.0.0", "licence MIT", "does nothing scores 0.25"):
+    for shown in ("Downloading spelling-words==1.0.0", "licence MIT", "does nothing scores 0.25", "mean of ten runs"):
         assert shown in done.stderr
     (manifest,) = (path.read_text() for path in tmp_path.glob("out*manifest*"))
     assert hashlib.sha256((index / "spelling_words-1.0.0-py3-none-any.whl").read_bytes()).hexdigest() in manifest

@@ -10,19 +10,12 @@ from nemo_gym import ServerReply
 from nemo_gym.data.hubs.pypi import package_files
 from nemo_gym.testing import client_for, example_row, response_of, rows_of, running_servers, server_spec
 from resources_servers.tau2.app import Tau2ResourcesServer
-from resources_servers.tau2.package import DOMAINS, PACKAGE, telecom_tables
-from resources_servers.tau2.telecom import (
-    SOLO_TOOLS,
-    Assertion,
-    ExpectedAction,
-    FunctionCall,
-    Telecom,
-    is_action,
-    is_equal,
-)
+from resources_servers.tau2.goal import ExpectedAction, FunctionCall, Goal, is_action, is_equal
+from resources_servers.tau2.package import DOMAINS, PACKAGE, tables_of
+from resources_servers.tau2.telecom import SOLO_TOOLS, Telecom
 from tests.benchmarks import benchmark_rows
 
-ROWS = {row["id"].removeprefix("ours_"): row for row in rows_of("resources_servers/tau2/data/example.jsonl")}
+ROWS = {row["id"].removeprefix("ours_"): row for row in rows_of("resources_servers/tau2/data/solo_example.jsonl")}
 ROWS["locked"] = {
     **ROWS["radios"],
     "beginning": [
@@ -124,14 +117,12 @@ def test_what_a_tool_refuses_is_an_error_and_changes_nothing(name: str, argument
 
 
 def world_of(row: dict[str, Any]) -> Telecom:
-    tables = row.get("database") or telecom_tables()
+    tables = row.get("database") or tables_of("telecom")
     return Telecom(tables, [FunctionCall.model_validate(each) for each in row["beginning"]])
 
 
 def failed(world: Telecom, row: dict[str, Any]) -> str | None:
-    assertions = [Assertion.model_validate(each) for each in row["assertions"]]
-    actions = [ExpectedAction.model_validate(each) for each in row["actions"]]
-    return world.failed_assertion(assertions) or world.missing_action(actions)
+    return world.failure(Goal.model_validate(row), "")
 
 
 @pytest.mark.parametrize(
@@ -176,10 +167,11 @@ def test_the_answers_of_all_tasks_are_right_and_doing_nothing_is_not() -> None:
         errors = [world.call(each["name"], each["arguments"]) for each in task["evaluation_criteria"]["actions"]]
         wrong += [task["id"]] if failed(world, row) or any('"error"' in each for each in errors) else []
     assert (len(tasks), wrong, passed_by_nothing) == (2285, [], [])
-    assert world_of(rows[tasks[0]["id"]]).carrier.tables is not telecom_tables()
+    assert world_of(rows[tasks[0]["id"]]).carrier.tables is not tables_of("telecom")
 
 
 def test_the_rows_to_train_on_have_no_task_of_the_benchmark() -> None:
     base = {row["id"] for row in benchmark_rows("tau2_telecom_solo/tau2_telecom_solo")}
+    assert base == {row["id"] for row in benchmark_rows("tau2_telecom/tau2_telecom")}
     train = {row["id"] for row in benchmark_rows("tau2_telecom_solo/train")}
     assert (len(base), len(train), base & train) == (114, 2171, set())
