@@ -48,8 +48,11 @@ SELECTED = """() => {
   const isField = element && typeof element.selectionStart === 'number';
   return isField ? element.value.slice(element.selectionStart, element.selectionEnd) : String(getSelection());
 }"""
-SETTLE = "() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))"
-"""Lets the page draw what the action has changed."""
+SETTLE = """() => new Promise(done => {
+  requestAnimationFrame(() => setTimeout(done, 0));
+  setTimeout(done, 100);
+})"""
+"""Lets the page draw what the action has changed; a page that is not in front draws nothing."""
 DOM = """limit => {
   const skipped = new Set(['SCRIPT', 'STYLE', 'NOSCRIPT', 'TEMPLATE', 'HEAD']);
   const quoted = text => JSON.stringify(String(text).replace(/\\s+/g, ' ').trim().slice(0, 500));
@@ -162,13 +165,14 @@ class SessionPage:
                     *self._take_notices(),
                 ]
                 if "accessibility" in kinds:
-                    texts.append(_cut(await self._page.aria_snapshot(mode="ai", boxes="screenshot" in kinds)))
+                    boxes = "screenshot" in kinds
+                    texts.append(_cut(await self._page.aria_snapshot(mode="ai", boxes=boxes, timeout=0)))
                 if "dom" in kinds:
                     texts.append(_cut(str(await self._page.evaluate(DOM, MAX_CHARS))))
                 text = "\n".join(texts)
                 if "screenshot" not in kinds:
                     return text
-                image = image_part(await self._page.screenshot(caret="initial"))
+                image = image_part(await self._page.screenshot(caret="initial", timeout=0))
                 return [NeMoGymResponseInputText(text=text), image]
 
     async def run(self, look: Callable[["Page"], Awaitable[Any]]) -> Any:

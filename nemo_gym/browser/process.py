@@ -129,7 +129,7 @@ class BrowserProcess:
 
     async def _launch(self, driver: Any, chromium: str) -> list[socket.socket]:
         """Start Chromium in its namespaces, and return the ports that it can reach."""
-        folder = Path(tempfile.mkdtemp(prefix="nemo-gym-browser-"))
+        folder, ports = Path(tempfile.mkdtemp(prefix="nemo-gym-browser-")), list[socket.socket]()
         try:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(folder / "ports"))
@@ -147,15 +147,15 @@ class BrowserProcess:
                         handle_sighup=False,
                         timeout=LAUNCH_TIMEOUT_S * 1000,
                     )
-                except BaseException:
-                    listener.shutdown(socket.SHUT_RDWR)
-                    receiving.cancel()
-                    raise
-                ports = await receiving
+                finally:
+                    with contextlib.suppress(OSError):
+                        listener.shutdown(socket.SHUT_RDWR)  # nobody else is to connect, and nothing waits for it
+                    with contextlib.suppress(OSError):
+                        for port in await receiving:
+                            self._opened.callback(port.close)
+                            ports.append(port)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        for port in ports:
-            self._opened.callback(port.close)
         return ports
 
     @property

@@ -19,6 +19,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.browser.page import Action, Observation, Seen, SessionPage
 from nemo_gym.browser.process import BrowserProcess, PageOptions
 from nemo_gym.browser.site import Site
+from nemo_gym.common.exceptions import raise_first_error
 from nemo_gym.errors import RolloutError, ToolError
 from nemo_gym.llm_api.responses import NeMoGymResponseInputText
 
@@ -78,11 +79,12 @@ class BrowserPool:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with asyncio.TaskGroup() as self._tasks:
-            try:
-                yield
-            finally:
-                await asyncio.gather(*(browser.close() for browser in self._browsers))
+        with raise_first_error():
+            async with asyncio.TaskGroup() as self._tasks:
+                try:
+                    yield
+                finally:
+                    await asyncio.gather(*(browser.close() for browser in self._browsers))
         self._tasks = None
 
     async def open(self, site: Site) -> SessionPage:

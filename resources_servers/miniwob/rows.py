@@ -16,13 +16,14 @@ back. When you read that the task has ended, answer with one word and no call.""
 
 
 def rows(
-    members: Members, category: str | None = None, seeds: int = 1, first_seed: int = 0, timing: bool = True
+    members: Members, category: str | None = None, seeds: str = "1", first_seed: str = "0", timing: str = "yes"
 ) -> Iterator[dict[str, Any]]:
     """One row for each page and seed. A category is the name of a page, or its beginning."""
     names = sorted(PurePosixPath(each).stem for each in members.names)
-    known = [each for each in names if timing or each not in NEED_TIMING]
+    known = [each for each in names if timing == "yes" or each not in NEED_TIMING]
+    first = int(first_seed)
     chosen = chosen_with_dashes(known, category)
-    yield from (row_of(name, seed) for name in chosen for seed in range(first_seed, first_seed + seeds))
+    yield from (row_of(name, seed) for name in chosen for seed in range(first, first + int(seeds)))
 
 
 def chosen_with_dashes(known: list[str], category: str | None) -> list[str]:

@@ -1,6 +1,7 @@
 """Pages for tests of browser environments. Without Chromium these tests are skipped."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -65,29 +66,63 @@ class Player:
 
     def __init__(self, client: BrowserLikeClient, row: dict[str, Any]) -> None:
         self.client, self.row = client.another(), row
-        self.seen = ""
+        self.seen, self.reply = "", ServerReply("none", 0, b"")
 
     async def call(self, tool: str, **arguments: Any) -> ServerReply:
         return await self.client.post(f"/{tool}", json=arguments)
 
     async def do(self, tool: str, **arguments: Any) -> str:
         """Call a tool, and return what it says; its error, too."""
-        reply = await self.call(tool, **arguments)
-        self.seen = reply.text
+        self.reply = await self.call(tool, **arguments)
+        self.seen = self.reply.text
         return self.seen
 
-    def ref(self, name: str) -> str:
-        """The reference of the first element whose line in the last observation has this text."""
-        line = next((line for line in self.seen.splitlines() if name in line and "[ref=" in line), None)
-        assert line is not None, f"{name!r} is not in:\n{self.seen}"
-        return line.partition("[ref=")[2].partition("]")[0]
+    async def until(self, text: str) -> str:
+        """Look until a text is there."""
+        for _ in range(100):
+            if text in await self.do("look"):
+                return self.seen
+            assert self.reply.status == 200, self.seen
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{text!r} did not appear in:\n{self.seen}")
+
+    @property
+    def cause(self) -> str:
+        """The cause of the last failure."""
+        assert self.reply.status >= 400, self.reply.text
+        return str(orjson.loads(self.reply.content())["error"]["cause"])
+
+    def refs(self, text: str) -> list[str]:
+        """The references of the elements whose line in the last observation has this text."""
+        lines = [line for line in self.seen.splitlines() if text in line and "[ref=" in line]
+        return [line.partition("[ref=")[2].partition("]")[0] for line in lines]
+
+    def ref(self, text: str) -> str:
+        """The reference of the first of them."""
+        found = self.refs(text)
+        assert found, f"{text!r} is not in:\n{self.seen}"
+        return found[0]
+
+    def text(self, name: str) -> str:
+        """The text of the first element whose line has this name."""
+        line = next(line for line in self.seen.splitlines() if name in line)
+        return line.partition("]: ")[2]
+
+    async def positions(self, tag: str) -> dict[str, tuple[int, int]]:
+        """The positions of the elements of a kind in the DOM, by their texts."""
+        found = re.findall(
+            rf'<{tag} .*?at=(-?\d+),(-?\d+) .*?>\n *"(.*)"$', await self.do("look", kind="dom"), re.MULTILINE
+        )
+        return {text: (int(x), int(y)) for x, y, text in found}
 
     async def click(self, name: str) -> str:
         return await self.do("click", ref=self.ref(name))
 
     async def score(self) -> dict[str, Any]:
+        """Have the rollout scored, which ends it."""
         reply = await self.client.post("/verify", json={**self.row, "response": says("Done.")})
         assert reply.status == 200, reply.text
+        await self.end()
         return dict(orjson.loads(reply.content()))
 
     async def end(self) -> None:
@@ -112,6 +147,15 @@ async def player(client: BrowserLikeClient, html: str = "", **pages: str) -> Pla
 def browser_processes() -> list[psutil.Process]:
     """The processes of Chromium below this one."""
     return [each for each in psutil.Process().children(recursive=True) if "chrom" in _name(each)]
+
+
+def main_processes() -> list[psutil.Process]:
+    """The first process of each Chromium."""
+    return [
+        each
+        for each in browser_processes()
+        if "--remote-debugging-pipe" in _command(each) and "--type=" not in _command(each)
+    ]
 
 
 def renderers() -> list[psutil.Process]:

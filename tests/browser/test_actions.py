@@ -80,7 +80,7 @@ async def test_positions_work_on_what_has_no_reference(client: BrowserLikeClient
 
 
 async def test_an_element_is_dragged_to_another_one(client: BrowserLikeClient) -> None:
-    html = "<button>from</button><p style='height:60px'></p><button id=to onmouseup='document.title=`dropped`'>to</button>"
+    html = "<button>from</button><hr><button onmouseup='document.title = `dropped`'>to</button>"
     page = await player(client, html)
     assert 'Title: "dropped"' in await page.do("drag", ref=page.ref('"from"'), to_ref=page.ref('"to"'))
 
