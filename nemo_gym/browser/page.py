@@ -26,7 +26,8 @@ Seen = str | list[NeMoGymResponseContent]
 ACTIONABLE_S = 3.0
 """How long an action waits for its element to become visible, still, enabled and uncovered."""
 PROBE_S = 3.0
-CLOSE_S = 5.0
+OPEN_TIMEOUT_S = 60.0
+CLOSE_TIMEOUT_S = 60.0
 CRASH_STATUS_S = 2.0
 KILLED = "killed"
 MAX_CHARS = 30_000
@@ -116,7 +117,7 @@ class SessionPage:
         """Load the first page of the site."""
         size: Any = {"width": self._options.width, "height": self._options.height}
         with self._failures():
-            async with asyncio.timeout(2 * self._options.action_timeout_s):
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
                 self._context = await browser.new_context(
                     proxy={"server": f"http://127.0.0.1:{self._port}"},
                     viewport=size,
@@ -126,7 +127,7 @@ class SessionPage:
                     timezone_id="UTC",
                 )
                 self._context.set_default_timeout(ACTIONABLE_S * 1000)
-                self._context.set_default_navigation_timeout(self._options.action_timeout_s * 1000)
+                self._context.set_default_navigation_timeout(OPEN_TIMEOUT_S * 1000)
                 self._page = page = await self._context.new_page()
                 cdp = await self._context.new_cdp_session(page)
                 self._target = (await cdp.send("Target.getTargetInfo"))["targetInfo"]["targetId"]
@@ -217,13 +218,11 @@ class SessionPage:
             return
         self._is_closed = True
         try:
-            if self._context is not None:
-                async with asyncio.timeout(CLOSE_S):
+            if self._context is not None and self._process.is_alive:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await self._context.close()
-        except Exception:
-            self._process.is_broken = (
-                self._process.is_broken or self._lost is None or not await self._process.is_responsive()
-            )
+        except (TimeoutError, self._playwright.Error):
+            self._process.is_broken = True
         finally:
             self._process.targets.pop(self._target, None)
             self._process.release(self._port)
@@ -301,8 +300,8 @@ class SessionPage:
     def _check_open(self) -> None:
         if self._lost is not None:
             raise PageLostError(self._lost)
-        if self._is_closed:
-            raise RolloutError("environment", "The page is closed.")
+        if self._is_closed or not self._process.is_alive:
+            raise RolloutError("environment", "The browser ended.")
 
     def _check_site(self) -> None:
         if self.site.failure is not None:

@@ -31,7 +31,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 MAC_PATH = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 LAUNCH_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 10.0
-ALIVE_TIMEOUT_S = 5.0
+ALIVE_TIMEOUT_S = 20.0
 HEAP_MB = 256
 """Of the JavaScript heap of a page. Everything else counts against the memory of its process."""
 SYSTEM = (

@@ -26,6 +26,8 @@ from nemo_gym.llm_api.responses import NeMoGymResponseInputText
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page
 
+OPENING_AT_ONCE = 4
+"""Opening a page takes a core for a moment. Many at once would make each other late."""
 MAX_TEXT_CHARS = 10_000
 """Of what one action types."""
 MAX_CLICKS = 3
@@ -44,7 +46,7 @@ class BrowserConfig(BaseResourcesServerConfig, extra="forbid"):
     viewport_height: int = Field(default=768, ge=100, le=4096)
     max_actions: int = Field(default=50, ge=1)
     """How many actions a rollout may make."""
-    action_timeout_s: float = Field(default=15.0, gt=0)
+    action_timeout_s: float = Field(default=30.0, gt=0)
     """Time limit of one action. A page that does not respond within it is closed, and the rollout scored as it is."""
     max_pages: int = Field(default=32, ge=1)
     """How many rollouts have a page at once, in each worker. A page takes about 60 MB."""
@@ -74,6 +76,7 @@ class BrowserPool:
         self._config = config
         self._room = asyncio.Semaphore(config.max_pages)
         self._choosing = asyncio.Lock()
+        self._opening = asyncio.Semaphore(OPENING_AT_ONCE)
         self._browsers: list[BrowserProcess] = []
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -98,7 +101,8 @@ class BrowserPool:
             self._room.release()
             raise
         try:
-            await page.open(browser.browser)
+            async with self._opening:
+                await page.open(browser.browser)
         except BaseException:
             self.close(page)
             raise
