@@ -139,6 +139,6 @@ async def test_a_part_of_the_page_s_reward_is_not_one(client: BrowserLikeClient)
 
 
 @pytest.mark.parametrize(("name", "count"), [("miniwob", 130), ("browsergym", 625), ("train", 2600)])
-def test_a_dataset_has_its_rows(name: str, count: int) -> None:
+async def test_a_dataset_has_its_rows(name: str, count: int) -> None:
     rows = benchmark_rows(f"miniwob/{name}")
     assert len(rows) == len({row["id"] for row in rows}) == count
