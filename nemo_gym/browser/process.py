@@ -111,7 +111,8 @@ class BrowserProcess:
 
     async def start(self) -> None:
         chromium = find_chromium(self._options.executable_path)
-        playwright = import_extra("playwright.async_api", extra="browser")
+        # Importing it takes a while.
+        playwright = await asyncio.to_thread(import_extra, "playwright.async_api", extra="browser")
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT_S):
                 driver = await self._opened.enter_async_context(playwright.async_playwright())
