@@ -25,6 +25,8 @@ Seen = str | list[NeMoGymResponseContent]
 
 ACTIONABLE_S = 3.0
 """How long an action waits for its element to become visible, still, enabled and uncovered."""
+SNAPSHOT_S = 5.0
+"""A frame that cannot be read, such as one whose address is refused, is left out after this time."""
 PROBE_S = 3.0
 OPEN_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 60.0
@@ -167,7 +169,9 @@ class SessionPage:
                 ]
                 if "accessibility" in kinds:
                     boxes = "screenshot" in kinds
-                    texts.append(_cut(await self._page.aria_snapshot(mode="ai", boxes=boxes, timeout=0)))
+                    texts.append(
+                        _cut(await self._page.aria_snapshot(mode="ai", boxes=boxes, timeout=SNAPSHOT_S * 1000))
+                    )
                 if "dom" in kinds:
                     texts.append(_cut(str(await self._page.evaluate(DOM, MAX_CHARS))))
                 text = "\n".join(texts)
