@@ -341,6 +341,7 @@ class SessionPage:
         with contextlib.suppress(self._playwright.Error):
             self._notice(f"The page opened a window at {popup.url}, which was closed.")
             await popup.close()
+            await self._page.bring_to_front()  # what is not in front draws nothing
 
 
 def _cut(text: str) -> str:

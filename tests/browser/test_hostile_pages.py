@@ -122,7 +122,7 @@ async def test_windows_dialogs_and_downloads_are_told_and_block_nothing(client: 
         client,
         "<button onclick=\"alert('one'); title = confirm('two') + ' ' + prompt('three')\">ask</button>"
         "<a href=/next target=_blank>window</a><a href='data:application/zip,x' download=x>file</a>"
-        "<button onclick='for (let i = 0; i < 5; i++) open(`/next?${i}`)'>windows</button>"
+        "<button onclick='for (let i = 0; i < 5; i++) window.open(`/next?${i}`)'>windows</button>"
         "<script>onbeforeunload = event => event.preventDefault()</script><a href=/next>leave</a>",
         next="<p>Next</p>",
     )
