@@ -79,6 +79,7 @@ class BrowserPool:
         self._opening = asyncio.Semaphore(OPENING_AT_ONCE)
         self._browsers: list[BrowserProcess] = []
         self._tasks: asyncio.TaskGroup | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -88,6 +89,8 @@ class BrowserPool:
                     yield
                 finally:
                     await asyncio.gather(*(browser.close() for browser in self._browsers))
+                    for task in self._closing:
+                        task.cancel()  # its browser has ended and does not answer
         self._tasks = None
 
     async def open(self, site: Site) -> SessionPage:
@@ -131,13 +134,17 @@ class BrowserPool:
         """Close a page in the background."""
         if self._tasks is not None:
             with contextlib.suppress(RuntimeError):  # the pool is closing, and all browsers with it
-                self._tasks.create_task(self._close(page))
+                task = self._tasks.create_task(self._close(page))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
 
     async def _close(self, page: SessionPage) -> None:
         try:
             await page.close()
         finally:
             self._room.release()
+        async with self._choosing:
+            await self._retire()
 
 
 class BrowserSession(SessionState):

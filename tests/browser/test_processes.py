@@ -77,7 +77,7 @@ async def test_a_browser_is_replaced_after_some_pages_and_pages_are_closed_with_
             mains |= {each.pid for each in main_processes()}
             await page.end()
         assert len(mains) == 3
-        await until(lambda: len(browser_processes()) < 12)
+        await until(lambda: len(main_processes()) == 1)
     assert await gone(browser_processes())
 
 
