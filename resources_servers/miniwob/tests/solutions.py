@@ -164,9 +164,10 @@ async def guess(page: Player, _: str) -> None:
 
 
 async def odd_or_even(page: Player, _: str) -> None:
-    for number in re.findall(r': "?(-?\d+)"?$', page.seen, re.MULTILINE):
-        refs = page.refs(named("button", "Even" if int(number) % 2 == 0 else "Odd"))
-        await page.do("click", ref=refs[re.findall(r': "?(-?\d+)"?$', page.seen, re.MULTILINE).index(number)])
+    numbers = re.findall(r': "?(-?\d+)"?$', page.seen, re.MULTILINE)
+    for place, number in enumerate(numbers):
+        name = named("button", "Even" if int(number) % 2 == 0 else "Odd")
+        await page.do("click", ref=page.refs(name)[place])
     await submit(page)
 
 
