@@ -60,13 +60,13 @@ bench: setup
 
 setup: $(READY)
 
-# The tests of the viewer's page need Chromium. Without it they are skipped, and this says so.
+# The tests of browser environments and of the viewer's page need Chromium. Without it they are skipped, and this says so.
 browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	    { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && timeout 120 apt-get update -qq && \
 	      DEBIAN_FRONTEND=noninteractive timeout 240 apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core \
 	      >/dev/null; } || \
-	    echo "Chromium is not installed and cannot be installed here: the browser tests of the viewer do not run."
+	    echo "Chromium is not installed and cannot be installed here: tests in a browser do not run."
 
 # litellm needs older packages than we do, so it has a virtualenv of its own. Without it its tests are skipped.
 litellm: | $(UV)
@@ -108,7 +108,7 @@ $(READY): pyproject.toml requirements.lock | $(UV)
 	touch $(READY)
 
 # Every extra but swebench, which brings 44 packages and is needed for its own images only.
-LOCKED_EXTRAS := dev agentdojo data docs huggingface sandbox local bench profiling tracing viewer ray renderers tokens
+LOCKED_EXTRAS := dev agentdojo data docs huggingface sandbox browser local bench profiling tracing viewer ray renderers tokens
 
 lock: | $(UV)
 	$(UV) pip compile --quiet --universal --python-version 3.11 $(addprefix --extra ,$(LOCKED_EXTRAS)) --no-annotate --no-header \

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.common.paths import PARENT_DIR, SERVER_FOLDERS
+from tests.browser.chromium import needs_chromium
 from tests.commands import BIN, free_port
 from tests.docs_page import blocks_of, missing_lines, script_of, shown_lines
 from tests.served_model import served_model
@@ -78,7 +79,7 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(page: Path, folder: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["python", "judges"])
+@pytest.mark.parametrize("name", ["python", "judges", pytest.param("browser", marks=needs_chromium)])
 def test_the_python_of_a_page_runs_and_prints_what_it_shows(name: str, tmp_path: Path) -> None:
     page = DOCS / f"{name}.md"
     program = "".join(block.text for block in blocks_of(page) if block.language == "python")

@@ -22,7 +22,7 @@ CORE = (
 )
 """Packages, and the root modules that have code of their own. Each imports only from itself and those before it."""
 OUTER = (
-    "sandbox",
+    *("sandbox", "browser"),
     *("cluster", "training", "gateway", "analysis", "data", "evaluation", "interop", "compat", "viewer", "bench"),
     "cli",
 )
@@ -36,7 +36,7 @@ PUBLIC_PATHS = (
     *("task_materialization", "telemetry", "token_id_capture", "tool_access", "verifier_fixture", "vision_input"),
 )
 """Root modules that only re-export, under the import paths of the public NeMo Gym. No code of ours imports them."""
-FOR_SERVERS = {*CORE, "sandbox", "gateway", "data", "interop"} - {"server", "runtime", "rollouts"}
+FOR_SERVERS = {*CORE, "sandbox", "browser", "gateway", "data", "interop"} - {"server", "runtime", "rollouts"}
 """What servers may import from, beside the package itself."""
 
 

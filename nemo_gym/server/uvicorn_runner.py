@@ -197,7 +197,11 @@ def bind(host: str, port: int) -> socket.socket:
 
 @asynccontextmanager
 async def serving(
-    apps: Mapping[Any, Any], sockets: list[socket.socket], limits: ServerLimits | None = None
+    apps: Mapping[Any, Any],
+    sockets: list[socket.socket],
+    limits: ServerLimits | None = None,
+    *,
+    protocol: type[LimitedProtocol] = LimitedProtocol,
 ) -> AsyncIterator[None]:
     """Serve each app on its port while the block runs, then finish what is in flight. A Unix socket has no port."""
 
@@ -209,7 +213,7 @@ async def serving(
     listening: list[asyncio.Server] = []
     try:
         for bound in sockets:
-            connected = partial(LimitedProtocol, config, state, {})
+            connected = partial(protocol, config, state, {})
             is_unix = bound.family == socket.AF_UNIX
             listen: Any = loop.create_unix_server if is_unix else loop.create_server
             listening.append(await listen(connected, sock=bound, backlog=BACKLOG))
