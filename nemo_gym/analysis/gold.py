@@ -39,7 +39,7 @@ def guessed_golds(row: JsonObject) -> list[Gold]:
     if not isinstance(answer, str | int | float) or isinstance(answer, bool) or not str(answer).strip():
         return []
     bare = str(answer)
-    forms = (rf"\boxed{{{bare}}}", bare, f"Answer: {bare}")
+    forms = (rf"\boxed{{{bare}}}", bare, f"Answer: {bare}", f"Final Answer: {bare}", f"<answer>{bare}</answer>")
     return [Gold([message(text)], bare) for text in forms]
 
 

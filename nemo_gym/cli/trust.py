@@ -1,5 +1,6 @@
-"""`ng trust`, which is also `ng_check_verifier`: measure how often verifiers are wrong, and how they can be cheated."""
+"""`ng trust`, also called `ng_check_verifier`: measure how often verifiers are wrong, and how they can be cheated."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,18 @@ from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import atomic_write, write_json
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.config.command_line import process_command_line
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.runtime.connect import connect_servers
+from nemo_gym.server import error_responses
 from nemo_gym.trust.apart import Beats, run_apart
-from nemo_gym.trust.baseline import accepted_in, baseline_path, read_baseline, worse_than, write_baseline
+from nemo_gym.trust.baseline import (
+    accepted_in,
+    baseline_path,
+    known_exploits,
+    read_baseline,
+    worse_than,
+    write_baseline,
+)
 from nemo_gym.trust.check import CheckVerifierConfig, try_verifier
 from nemo_gym.trust.environments import (
     ALL,
@@ -28,7 +37,7 @@ from nemo_gym.trust.page import badge, trust_page
 from nemo_gym.trust.report import TrustReport
 from nemo_gym.trust.scoring import Budget
 
-WIDTH = 70
+WIDTH = 80
 """Columns of the tables."""
 MAX_LINE = 300
 _HEADS = ("environment", "rows", "gold", "FN", "FP", "probes", "p50 ms", "p99 ms", "varied", "failed")
@@ -40,10 +49,15 @@ def check_verifier(options: CheckVerifierConfig) -> int:
     """Measure how often verifiers are wrong, and how they can be cheated."""
     reports, worse = [], list[str]()
     for config in _configs(options):
-        for environment in environments_to_check(options, config):
-            report = _report_on(environment, options, config)
-            reports.append(report)
-            worse += _compared(environment, report, options)
+        try:
+            for environment in environments_to_check(options, config):
+                report = _report_on(environment, options, config)
+                reports.append(report)
+                worse += _compared(environment, report, options)
+        except GymError as error:
+            if options.environment != ALL:
+                raise
+            print(f"Left out: {str(error).splitlines()[0][:MAX_LINE]}", file=sys.stderr)
     print_result([report.as_json() for report in reports], "\n".join(_lines(reports, worse)))
     if options.output_fpath:
         write_json(Path(options.output_fpath), [report.as_json() for report in reports])
@@ -68,9 +82,10 @@ def _configs(options: CheckVerifierConfig) -> Iterator[DictConfig]:
 
 
 def _report_on(environment: CheckedEnvironment, options: CheckVerifierConfig, config: DictConfig) -> TrustReport:
-    bar = _Bar(environment.spec.name)
+    bar, exploits = _Bar(environment.spec.name), list(known_exploits(read_baseline(environment.spec.folder)))
 
     async def checked(beats: Beats, skipped: frozenset[str]) -> TrustReport:
+        logging.getLogger(error_responses.__name__).setLevel(logging.CRITICAL)  # failures are in the report
         async with connect_servers(config, environment.classes or None) as client:
             return await try_verifier(
                 options,
@@ -81,6 +96,7 @@ def _report_on(environment: CheckedEnvironment, options: CheckVerifierConfig, co
                 on_progress=bar.show,
                 on_probe=beats,
                 skipped=skipped,
+                exploits=[] if options.input_jsonl_fpath else exploits,
             )
 
     try:

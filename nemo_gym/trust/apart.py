@@ -16,7 +16,7 @@ from nemo_gym.errors import GymError
 from nemo_gym.trust.report import TrustReport
 from nemo_gym.trust.scoring import Beat
 
-STUCK_CPU_S, STUCK_S = 8.0, 20.0
+STUCK_CPU_S, STUCK_S = 3.0, 20.0
 """CPU and wall time after which a response whose time limit is over is stuck."""
 CHECK_EVERY_S = 0.2
 MAX_RESTARTS = 4
@@ -74,7 +74,7 @@ def _watch(process: Any, receiving: Connection) -> TrustReport | BaseException |
             if kind != "beat":
                 return value  # type: ignore[no-any-return]
             beat, since, cpu = value, time.monotonic(), _cpu_of(process.pid)
-        elif time.monotonic() - since > beat.timeout_s + STUCK_S / 4:
+        elif time.monotonic() - since > beat.timeout_s + 1:
             used = _cpu_of(process.pid) - cpu
             if used > STUCK_CPU_S or time.monotonic() - since > beat.timeout_s + STUCK_S * 6:
                 return beat.name

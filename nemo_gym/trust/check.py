@@ -1,6 +1,6 @@
-"""Check a verifier: score responses of every kind in fresh sessions, within a budget, and report what it does wrong."""
+"""Check a verifier: score responses of every kind in sessions of their own, and report what it does wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -8,15 +8,17 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from nemo_gym.analysis.gold import Items
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.config.types import CommandConfig
+from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.server.tools import default_tools, with_tools
 from nemo_gym.trust import properties
 from nemo_gym.trust.exploits import Search, words_of_source
 from nemo_gym.trust.judge_probes import JudgeScript, check_judge, find_labels
 from nemo_gym.trust.probes import EMPTY, Probe, baselines, hostile, non_answers
 from nemo_gym.trust.properties import Played
-from nemo_gym.trust.report import MAX_CASES, KindStats, TrustReport, case_of
+from nemo_gym.trust.report import MAX_CASES, Finding, KindStats, TrustReport, case_of
 from nemo_gym.trust.rows import Checked as Checked
 from nemo_gym.trust.rows import CheckedRow, others_of
 from nemo_gym.trust.scoring import Beat, Budget, Oracle, Scorer
@@ -107,8 +109,10 @@ async def try_verifier(
     on_progress: Callable[[Budget], None] = lambda _budget: None,
     on_probe: Callable[[Beat], None] = lambda _beat: None,
     skipped: frozenset[str] = frozenset(),
+    exploits: Sequence[tuple[int, Items]] = (),
 ) -> TrustReport:
-    """Check the verifier of one environment. `folder` has its code, and `judge` is what its judge says."""
+    """Check the verifier of one environment. `folder` has its code, and `judge` is what its judge says. `exploits` are
+    responses to rows, by their index, that must not be rewarded again."""
     tools = await default_tools(client, checked.name)
     budget = Budget(config.budget_s, config.max_probes)
     scorer = Scorer(
@@ -127,6 +131,7 @@ async def try_verifier(
     ]
     check = _Check(scorer, TrustReport(checked.name, config.seed), rows, config, on_progress)
     await check.run(folder, judge)
+    await check.replay(exploits)
     return check.report
 
 
@@ -139,6 +144,8 @@ class _Check:
     on_progress: Callable[[Budget], None]
     played: list[Played] = field(default_factory=list)
     done: list[CheckedRow] = field(default_factory=list)
+    leaking: list[JsonObject] = field(default_factory=list)
+    """Empty outputs that were rewarded after a right answer to their row, and not before."""
 
     async def run(self, folder: Path | None, judge: JudgeScript | None) -> None:
         scorer, report, random = self.scorer, self.report, Random(self.config.seed)
@@ -162,23 +169,38 @@ class _Check:
             await Search(scorer, usable, words, random).run(report, 1.0, self._most_searched())
         self._finish()
 
+    async def replay(self, exploits: Sequence[tuple[int, Items]]) -> None:
+        """Play the exploits that were found before."""
+        for index, items in exploits:
+            row = self.rows[index]
+            found = await self.scorer.score(row.row, items, kind="known_exploit")
+            if self.scorer.is_full(found):
+                case = case_of(index, items, found.reward)
+                says = "rewards an exploit that was mended before"
+                self.report.found.append(Finding("known_exploit", says, cases=(case,)))
+
     async def _start(self, row: CheckedRow) -> None:
         """Find the right answer of a row, and see if it is trivial."""
         report, scorer = self.report, self.scorer
         self.done.append(row)
         report.rows += 1
+        empty = Probe(EMPTY, ([],), "open")
+        row.is_trivial = await self._play(row, empty)
+        report.trivial_rows += row.is_trivial
         await row.choose_gold(scorer)
         if row.gold is not None:
             report.rows_with_gold += 1
             report.rejected_golds += not row.gold_is_full
+            report.golds_are_guessed |= row.gold.bare is not None
             await self._play(row, Probe("gold", (row.gold.items,), "right"))
-        row.is_trivial = await self._play(row, Probe(EMPTY, ([],), "open"))
-        report.trivial_rows += row.is_trivial
+            again = await scorer.score(row.row, [], kind=EMPTY)
+            if scorer.is_full(again) and not row.is_trivial:
+                self.leaking.append(case_of(row.index, [], again.reward))
         self.on_progress(scorer.budget)
 
     async def _properties(self, usable: list[CheckedRow], few: list[CheckedRow], random: Random) -> None:
         scorer, report = self.scorer, self.report
-        await properties.check_leaks(scorer, report, few)
+        await properties.check_leaks(scorer, report, few, self.leaking)
         await properties.check_interleaved(scorer, report, few)
         await properties.check_load(scorer, report, few)
         await properties.check_parts(scorer, report, few, 0.2)
@@ -217,6 +239,7 @@ class _Check:
         stats.rows.add(row.index)
         stats.probes += 1
         stats.full += is_full
+        stats.best_reward = max(stats.best_reward, *(result.reward for result in results))
         if is_full:
             stats.full_rows.add(row.index)
         if is_full == (probe.expected == "wrong") and len(stats.cases) < MAX_CASES:
@@ -239,7 +262,9 @@ class _Check:
         report.probes, report.cpu_s = scorer.budget.probes, scorer.budget.used
         report.failed, report.messages = scorer.failed, scorer.messages
         report.latencies_ms = scorer.latencies_ms
-        if not report.rows_with_gold:
+        if report.rejects_all and report.golds_are_guessed:
+            report.not_done.append("false negatives: no form of the expected answers is rewarded; add gold_response")
+        elif not report.rows_with_gold:
             report.not_done.append("false negatives: no right answer is known (gold_response, expected_answer)")
 
 

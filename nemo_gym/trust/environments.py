@@ -17,7 +17,7 @@ from nemo_gym.config.keys import blocks_in
 from nemo_gym.config.loading import ServerSpec, server_instances
 from nemo_gym.data.generate import EASIEST, GENERATOR, HARDEST, JUDGE_CONFIG, load_generator
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.evaluation.catalog import config_of, entries, find_environment
+from nemo_gym.evaluation.catalog import Entry, config_of, entries, find_environment
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.runtime.requirements import missing_requirements
 from nemo_gym.trust.check import Checked, CheckVerifierConfig
@@ -40,10 +40,20 @@ class CheckedEnvironment:
 def configs_to_check(name: str) -> list[Path]:
     """The config files of a name, a folder, a file, or of all environments."""
     if name == ALL:
-        return [config_of(entry) for entry in entries("resources_servers") if entry.configs]
+        return [_config_of(entry) for entry in entries("resources_servers") if entry.configs]
     if name.endswith((".yaml", ".yml")):
         return [find(name, what="config file")]
-    return [config_of(find_environment(name), name)]
+    return [_config_of(find_environment(name), name)]
+
+
+def _config_of(entry: Entry, name: str = "") -> Path:
+    """The config that is asked for, or named like the folder, or else the first."""
+    try:
+        return config_of(entry, name)
+    except ConfigError:
+        if not entry.configs:
+            raise
+        return entry.configs[0]
 
 
 def config_files(config: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Play the judge of an environment: find out which labels it reads, then have an honest judge quote what a policy wrote.
+"""Play the judge of an environment: find out which labels it reads, then be honest and quote what a policy wrote.
 
 Whether a real judge can be talked into a verdict depends on that judge: `ng check_judge` measures it with labelled
 pairs (agreement, bias by length and position, injections)."""
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.llm_api.base import content_text
 from nemo_gym.llm_api.builders import message, response_of
 from nemo_gym.trust.probes import words_of_prompt
@@ -76,9 +76,14 @@ class JudgeScript(Oracle):
         return (self.accept if self.accepts else self.reject) or ""
 
 
+class PlayedJudgeConfig(BaseResponsesAPIModelConfig, extra="allow"):
+    """Takes the settings of whichever model it stands in for."""
+
+
 class PlayedJudge(SimpleResponsesAPIModel):
     """A model that says what a script says."""
 
+    config: PlayedJudgeConfig
     script: ClassVar[JudgeScript]
 
     async def responses(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 Each mutant runs in a process of its own, from a copy of the environment's folder, with a limit on its time."""
 
+import logging
 import multiprocessing
 import pickle
 import shutil
@@ -143,8 +144,7 @@ async def _record(suite: _Suite) -> list[Case]:
             found = await scorer.score(row.row, items, kind="suite", expected=expected)
             if found.cause is None or expected == "right":
                 cases.append(Case(row.row, items, expected, max(found.reward, NO_VERDICT)))
-    first = sorted(cases, key=lambda case: case.expected != "right")
-    return first
+    return sorted(cases, key=lambda case: case.expected != "right")
 
 
 def _responses(row: CheckedRow, rows: Sequence[CheckedRow], seed: int) -> list[tuple[Items, Expected]]:
@@ -167,6 +167,7 @@ async def _is_noticed(suite: _Suite, folder: Path, cases: Sequence[Case]) -> boo
     """True if a response has another reward from the code in this folder."""
     spec = suite.environment.spec
     package = package_of(spec.server_type, spec.folder)
+    logging.disable(logging.CRITICAL)  # what a mutant raises is no news
     for module in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[module]
     root = folder.parents[package.count(".")]

@@ -7,6 +7,7 @@ import resource
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
@@ -59,10 +60,12 @@ async def check_repeats(scorer: Scorer, report: TrustReport, played: Sequence[Pl
             report.varied[each.kind] += 1
 
 
-async def check_leaks(scorer: Scorer, report: TrustReport, rows: Sequence[CheckedRow]) -> None:
+async def check_leaks(
+    scorer: Scorer, report: TrustReport, rows: Sequence[CheckedRow], cases: list[JsonObject]
+) -> None:
     """Score non-answers after a right answer to the same row: what was said in one session is no answer in another."""
     wrong = {"empty": [], "blank": [message(" ")], "refused": [message(REFUSAL)], "other": [message("zq")]}
-    leaking, cases, tried = set[int](), list[JsonObject](), 0
+    leaking, tried = {case["row"] for case in cases}, 0
     for row in rows:
         if row.gold is None or not row.gold_is_full or row.is_trivial:
             continue
@@ -76,7 +79,7 @@ async def check_leaks(scorer: Scorer, report: TrustReport, rows: Sequence[Checke
                 cases.append(case_of(row.index, items, after.reward))
     if leaking:
         says = "leaks state between sessions: a non-answer is rewarded after a right answer to the same row"
-        report.found.append(Finding("state_leak", says, len(leaking), tried, tuple(cases[:3])))
+        report.found.append(Finding("state_leak", says, len(leaking), max(tried, len(leaking)), tuple(cases[:3])))
 
 
 async def check_interleaved(scorer: Scorer, report: TrustReport, rows: Sequence[CheckedRow]) -> None:
@@ -84,7 +87,7 @@ async def check_interleaved(scorer: Scorer, report: TrustReport, rows: Sequence[
     full = [row for row in rows if row.gold is not None and row.gold_is_full and not row.is_trivial]
     pairs = [
         (one, other)
-        for one, other in zip(full, full[1:], strict=False)
+        for one, other in pairwise(full)
         if one.answer and other.answer and one.answer.key != other.answer.key
     ]
     mixed = 0
@@ -153,24 +156,31 @@ async def check_time(scorer: Scorer, report: TrustReport, row: CheckedRow, share
     """Verify inputs that take what is not bounded very long."""
     before, after = (row.answer.before, row.answer.after) if row.answer is not None else ("", "")
     slow: list[tuple[str, Items, float]] = []
+    late = 0
     for name, text in slow_inputs(before, after):
-        if len(slow) >= MAX_SLOW or scorer.budget.spent_by(share):
+        if len(slow) + late >= MAX_SLOW or scorer.budget.spent_by(share):
             break
         items = [message(text)]
         found = await scorer.score(row.row, items, kind="slow_input", timeout_s=SLOW_TIMEOUT_S, name=name)
         if found.cpu_s > report.slowest.get("cpu_s", 0.0):
             report.slowest = {"input": name, "cpu_s": round(found.cpu_s, 4), "characters": len(text)}
-        if found.cpu_s >= SLOW_CPU_S or (found.cause == "timeout" and found.cpu_s >= SLOW_CPU_S / 2):
+        if found.cpu_s >= SLOW_CPU_S or (found.cause is not None and found.cpu_s >= SLOW_CPU_S / 2):
             slow.append((name, items, found.cpu_s))
+        elif found.cause == "timeout":
+            late += 1
     report.memory_mb = round(
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1024)
     )
+    if late and not slow:
+        report.not_done.append(f"time: inputs that take other processes longer than {SLOW_TIMEOUT_S:g} s")
+    is_blocked = "blocked the event loop" in scorer.messages.get("slow_input", "")
+    if is_blocked or scorer.failed.get("slow_input", {}).keys() <= {"timeout"}:
+        scorer.failed.pop("slow_input", None)
     if slow:
         name, _, cpu_s = max(slow, key=lambda each: each[2])
         cases = tuple(case_of(row.index, items, 0.0) for _, items, _ in slow)
         says = f"takes unbounded time: {cpu_s:.1f} CPU-seconds or more for {name}"
         report.found.append(Finding("unbounded_time", says, cases=cases))
-        scorer.failed.pop("slow_input", None)
 
 
 # A verdict that depends on each part

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from nemo_gym.common.statistics import quantile, wilson_interval
@@ -103,6 +104,7 @@ class KindStats:
     """Rows in which a response of this kind got the full reward."""
     probes: int = 0
     full: int = 0
+    best_reward: float = float("-inf")
     cases: list[JsonObject] = field(default_factory=list)
 
     @property
@@ -116,7 +118,13 @@ class KindStats:
 
     def as_json(self) -> JsonObject:
         counts = {"expected": self.expected, "rows": len(self.rows), "full": len(self.full_rows)}
-        return {**counts, "probes": self.probes, "reward_rate": Rate(self.full, self.probes).as_json()}
+        best = self.best_reward if isfinite(self.best_reward) else None
+        return {
+            **counts,
+            "probes": self.probes,
+            "best_reward": best,
+            "reward_rate": Rate(self.full, self.probes).as_json(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,8 @@ class TrustReport:
     rows: int = 0
     rows_with_gold: int = 0
     rejected_golds: int = 0
+    golds_are_guessed: bool = False
+    """True if the formats of right answers are guesses from `expected_answer`."""
     trivial_rows: int = 0
     """Rows in which an empty output has the full reward. They say nothing about false positives."""
     probes: int = 0
@@ -179,8 +189,14 @@ class TrustReport:
 
     @property
     def false_negatives(self) -> Rate:
-        """Right answers without the full reward."""
+        """Right answers without the full reward. Guesses that are all rejected are no evidence."""
+        if self.rejects_all and self.golds_are_guessed:
+            return Rate()
         return Rate(self.rejected_golds, self.rows_with_gold)
+
+    @property
+    def rejects_all(self) -> bool:
+        return 0 < self.rows_with_gold == self.rejected_golds
 
     @property
     def rejected_equivalents(self) -> Rate:
@@ -220,7 +236,7 @@ class TrustReport:
             yield Finding("no_discrimination", "does not discriminate: an empty output has the full reward")
         elif self.trivial_rows >= MIN_HITS and self.trivial_rows >= MIN_SHARE * self.rows:
             yield Finding("empty_output", DEFECTS["empty_output"], self.trivial_rows, self.rows)
-        if self.rows_with_gold and self.rejected_golds == self.rows_with_gold:
+        if self.rejects_all and not self.golds_are_guessed:
             yield Finding(
                 "gold",
                 "rejects every right answer. Probably the gold answers are wrong: check gold_response and "
@@ -229,7 +245,7 @@ class TrustReport:
                 self.rows_with_gold,
             )
         for kind, stats in self.kinds.items():
-            is_gold = kind == "gold" and self.rejected_golds == self.rows_with_gold
+            is_gold = kind == "gold" and self.rejects_all
             if stats.is_finding and kind != "empty_output" and not is_gold:
                 says = sentence_of(kind, stats.expected)
                 yield Finding(kind, says, stats.wrong_rows, len(stats.rows), tuple(stats.cases))

@@ -20,32 +20,11 @@ from nemo_gym.trust.answers import (
 )
 from nemo_gym.trust.probes import Expected, Probe, option_letters, said
 
-OTHER_UNITS = dict(
-    pair.split(":")
-    for pair in [
-        "km:m",
-        "m:km",
-        "cm:m",
-        "mm:km",
-        "kg:g",
-        "g:kg",
-        "mg:kg",
-        "s:h",
-        "min:s",
-        "h:s",
-        "ms:s",
-        "%:‰",
-        "seconds:hours",
-        "hours:minutes",
-        "minutes:days",
-        "days:weeks",
-        "meters:kilometers",
-        "kilometers:meters",
-        "dollars:cents",
-        "euros:cents",
-        "degrees:radians",
-    ]
-)
+_UNITS = """
+km:m m:km cm:m mm:km kg:g g:kg mg:kg s:h min:s h:s ms:s %:‰ seconds:hours hours:minutes minutes:days days:weeks
+meters:kilometers kilometers:meters dollars:cents euros:cents degrees:radians
+"""
+OTHER_UNITS = dict(pair.split(":") for pair in _UNITS.split())
 LARGEST_DUMP = 1000
 MAX_OTHERS = 3
 FAR, NEAR = (1.05, 1.2, 2.0), (1.01,)
@@ -78,7 +57,8 @@ def probes_of(row: JsonObject, answer: Answer, others: Rows, random: Random) -> 
         for changed in wrong_values(row, answer, others, random):
             yield said(changed.kind, answer.text(changed.value), expected=changed.expected)
         yield from contradictions(row, answer, others, random)
-        yield from evaluated(answer)
+        if answer.kind != "letter":
+            yield from evaluated(answer)
     elif answer.kind == "calls":
         yield from wrong_calls(answer)
 

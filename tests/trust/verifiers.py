@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from nemo_gym.answers import last_box, last_text, shown
-from nemo_gym.base_resources_server import BaseVerifyRequest, SessionState, SimpleResourcesServer, tool
 from nemo_gym.base_resources_server import BaseResourcesServerConfig as Config
+from nemo_gym.base_resources_server import BaseVerifyRequest, SessionState, SimpleResourcesServer, tool
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.llm_api.base import content_text
 from nemo_gym.llm_api.builders import calls, example_row, message
