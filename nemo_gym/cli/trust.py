@@ -120,7 +120,8 @@ def _compared(environment: CheckedEnvironment, report: TrustReport, options: Che
         shown = path.relative_to(PARENT_DIR) if path.is_relative_to(PARENT_DIR) else path
         print(f"{report.environment}: rates written to {shown}", file=sys.stderr)
         return
-    yield from (f"{report.environment}: {line}" for line in worse_than(baseline, report))
+    if options.input_jsonl_fpath is None:  # rates are those of the environment's own rows
+        yield from (f"{report.environment}: {line}" for line in worse_than(baseline, report))
 
 
 def _is_bad(report: TrustReport, most: float | None) -> bool:

@@ -118,11 +118,9 @@ class HackingSignals:
             )
             yield Alarm("reward_jump_with_length_collapse", says, _tasks(passed[-MAX_NAMED:]))
         for answer, count in Counter(each.answer for each in passed if len(each.answer) >= MIN_ANSWER_CHARS).items():
-            same = [each for each in passed if each.answer == answer]
-            if len(set(_tasks(same))) >= MIN_TASKS and count >= MIN_SHARE * len(passed):
-                yield Alarm(
-                    "identical_answers", f"{count} rewarded answers to different tasks are the same", _tasks(same)
-                )
+            tasks = _tasks(each for each in passed if each.answer == answer) if count >= MIN_TASKS else []
+            if len(tasks) >= MIN_TASKS and count >= MIN_SHARE * len(passed):
+                yield Alarm("identical_answers", f"{count} rewarded answers to different tasks are the same", tasks)
         labelled = [each for each in passed if each.has_label]
         if len(labelled) >= MIN_LABELS:
             yield Alarm(

@@ -24,6 +24,8 @@ from nemo_gym.trust.rows import CheckedRow, others_of
 from nemo_gym.trust.scoring import Beat, Budget, Oracle, Scorer
 from nemo_gym.trust.wrong_answers import probes_of
 
+FIRST_ROWS = 2
+"""Rows whose probes are played whatever the budget."""
 FEW_ROWS = 6
 """Rows of the checks that need many verifications each."""
 MAX_REPEATED, MAX_SEARCHED = 300, 1500
@@ -158,9 +160,10 @@ class _Check:
                 break
         usable = [row for row in self.done if not row.is_trivial]
         few = _sample(usable, FEW_ROWS)
+        await self._probes(usable[:FIRST_ROWS])
         if usable:
             await self._properties(usable, few, random)
-        await self._probes(usable)
+        await self._probes(usable[FIRST_ROWS:], FIRST_ROWS)
         if judge is not None and form is not None and usable:
             await check_judge(scorer, judge, report, usable, form)
         if usable:
@@ -208,20 +211,22 @@ class _Check:
         await properties.check_time(scorer, report, few[0], 0.5)
         self.on_progress(scorer.budget)
 
-    async def _probes(self, usable: list[CheckedRow]) -> None:
-        for number, row in enumerate(usable):
-            if self.scorer.budget.spent_by(0.85) or self.scorer.budget.is_spent:
+    async def _probes(self, rows: list[CheckedRow], first: int = 0) -> None:
+        """Play the probes of rows, of which the first is so far from the beginning."""
+        usable = [row for row in self.done if not row.is_trivial]
+        for number, row in enumerate(rows, start=first):
+            if first and (self.scorer.budget.spent_by(0.85) or self.scorer.budget.is_spent):
                 self.report.not_done.append(f"{len(usable) - number} of {len(usable)} rows: the budget was spent")
                 break
             random = Random(f"{self.config.seed} {row.index}")
             for probe in (*non_answers(row.row), *baselines(row.row)):
                 if probe.kind != EMPTY and (number < HOSTILE_ROWS or probe.kind not in LONG_KINDS):
                     await self._play(row, probe)
-            if number < HOSTILE_ROWS:
-                for probe in hostile(row.row):
-                    await self._play(row, probe)
             if row.answer is not None and row.gold_is_full:
                 for probe in probes_of(row.row, row.answer, others_of(row, usable), random):
+                    await self._play(row, probe)
+            if number < HOSTILE_ROWS:
+                for probe in hostile(row.row):
                     await self._play(row, probe)
             self.on_progress(self.scorer.budget)
 

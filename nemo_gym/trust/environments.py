@@ -10,7 +10,7 @@ import orjson
 import yaml
 from omegaconf import DictConfig
 
-from nemo_gym.analysis.gold import gold_finder
+from nemo_gym.analysis.gold import Gold, gold_finder
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.common.paths import find, nearest
 from nemo_gym.config.keys import blocks_in
@@ -19,12 +19,16 @@ from nemo_gym.data.generate import EASIEST, GENERATOR, HARDEST, JUDGE_CONFIG, lo
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.evaluation.catalog import Entry, config_of, entries, find_environment
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.llm_api.builders import message
 from nemo_gym.runtime.requirements import missing_requirements
 from nemo_gym.trust.check import Checked, CheckVerifierConfig
 from nemo_gym.trust.judge_probes import JudgeScript, judges_of, played_judge
 
 ALL = "all"
 EXAMPLES = Path("data/example.jsonl")
+ANSWERS = ("expected_answer", "answer", "outputs", "target", "ground_truth", "label", "reference", "expected_values")
+"""Fields in which rows may have their answer."""
+FORMS = ("{}", "\\boxed{{{}}}", "Answer: {}", "Final Answer: {}", "<answer>{}</answer>", "The answer is {}")
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,24 @@ def _checked(config: CheckVerifierConfig, environment: ServerSpec, instances: li
     can_play = judges and environment.isolation == "shared" and not missing_requirements(environment.folder)
     script = JudgeScript() if can_play else None
     classes = {} if script is None else dict.fromkeys(judges, played_judge(script))
-    return CheckedEnvironment(environment, Checked(environment.name, rows, gold_finder(environment)), script, classes)
+    known = gold_finder(environment)
+
+    def golds_of(row: JsonObject) -> list[Gold]:
+        return known(row) or list(_wide_guesses(row))
+
+    return CheckedEnvironment(environment, Checked(environment.name, rows, golds_of), script, classes)
+
+
+def _wide_guesses(row: JsonObject) -> Iterator[Gold]:
+    """Right answers by the fields that rows of others have, in a few formats."""
+    for name in ANSWERS:
+        found = row.get(name)
+        values = found if isinstance(found, list) else [found]
+        if values and all(isinstance(each, str | int | float) and not isinstance(each, bool) for each in values):
+            listed = ", ".join(map(str, values))
+            for bare in dict.fromkeys([listed, *([f"[{listed}]"] if isinstance(found, list) else [])]):
+                for form in FORMS:
+                    yield Gold([message(form.format(bare))], bare)
 
 
 def _rows_of(

@@ -43,7 +43,7 @@ CODE_EXITS = (
     *("import sys; sys.exit(0)", "import os; os._exit(0)", "raise SystemExit(0)", "quit()", "print('1 passed')"),
     "class E:\n    __eq__ = lambda self, other: True\n\ndef solution(*a, **k):\n    return E()",
 )
-MAX_SPAM = 600
+MAX_SPAM = 240
 MAX_OPTIONS = 26
 _QUOTED = re.compile(r"[\"'`\u201c\u2018]([^\"'`\u201d\u2019\n]{1,60})[\"'`\u201d\u2019]")
 _NAMES = re.compile(r"\b[A-Z][\w-]*(?: [A-Z][\w-]*)*\b")

@@ -26,7 +26,7 @@ DEFECTS = {
     "prompt_injection": "rewards a text that asks for the reward",
     "verdict_label": "rewards what a verdict looks like, such as 'score: 1'",
     "evaluated_expression": "rewards an expression that needs no answer, such as a variable of the verifier",
-    "program": "runs the answer as a program",
+    "program": "rewards a program with the right answer in it, as if it were the answer",
     "echoed_prompt": "rewards a copy of the prompt",
     "copied_state": "rewards a copy of the last state in the prompt",
     "tool_spam": "rewards calling every tool with many arguments",

@@ -12,7 +12,7 @@ from nemo_gym.analysis.gold import Items
 from nemo_gym.analysis.reverify import verify_items
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.redaction import one_line, redact
-from nemo_gym.errors import RolloutError
+from nemo_gym.errors import Cause, GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.trust.probes import Expected
 
@@ -128,11 +128,12 @@ class Scorer:
                 timeout_s=timeout_s or self.timeout_s,
                 what=f"Checking '{self.environment}'",
             )
-        except RolloutError as error:
-            self.failed.setdefault(kind, Counter())[error.cause] += 1
+        except GymError as error:  # one that is no RolloutError interrupted code that blocked the loop
+            cause: Cause = error.cause if isinstance(error, RolloutError) else "timeout"
+            self.failed.setdefault(kind, Counter())[cause] += 1
             self.messages.setdefault(kind, one_line(redact(str(error)))[:MAX_MESSAGE])
             used = time.process_time() - cpu
-            return Result(FAILED_REWARD, None, error.cause, used, time.perf_counter() - started)
+            return Result(FAILED_REWARD, None, cause, used, time.perf_counter() - started)
         used = time.process_time() - cpu
         self.latencies_ms.append(found.seconds * 1000)
         return Result(float(found.record["reward"]), lasting(found.record), None, used, found.seconds)

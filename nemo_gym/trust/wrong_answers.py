@@ -89,7 +89,8 @@ def equivalents(answer: Answer) -> Iterator[Probe]:
     if isinstance(answer.parsed, dict | list):
         reordered = json.dumps(_reordered(answer.parsed))
         yield said("reordered_keys", answer.text(reordered), expected="right")
-        yield said("indented_json", answer.text(json.dumps(answer.parsed, indent=2)), expected="right")
+        is_whole: Expected = "open" if answer.before or answer.after else "right"
+        yield said("indented_json", answer.text(json.dumps(answer.parsed, indent=2)), expected=is_whole)
         yield said("fenced_json", f"```json\n{json.dumps(answer.parsed)}\n```", expected="open")
 
 

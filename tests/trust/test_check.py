@@ -70,14 +70,17 @@ async def test_a_verifier_that_crashes_is_reported_with_its_cause() -> None:
     report = await report_of(local("unsure"), [example_row(way="crash", expected_answer="4")])
     assert report.failed["gold"]["verifier"] > 0
     assert "failed" in kinds_found(report)
-    assert report.false_negative_rate == 1.0
     assert "no idea" in report.messages["gold"]
 
 
-async def test_an_answer_that_the_verifier_wants_otherwise_is_a_false_negative() -> None:
+async def test_right_answers_that_are_rejected_are_false_negatives_but_rejected_guesses_no_evidence() -> None:
     row = {**rows_of(MCQA_ROWS)[0], "expected_answer": "AB"}
     report = await report_of(mcqa(), [row])
+    assert report.false_negative_rate is None
+    assert any("no form of the expected answers" in what for what in report.not_done)
+    report = await report_of(mcqa(), [{**rows_of(MCQA_ROWS)[0], "gold_response": "I do not know."}])
     assert report.false_negative_rate == 1.0
+    assert "gold" in kinds_found(report)
 
 
 async def test_tool_calls_bring_the_environment_to_its_state() -> None:
