@@ -7,6 +7,7 @@ starts it with five arguments: the process, the seconds of silence after which t
 pipes from it: heartbeats, stacks as `faulthandler` writes them when the process gets STACK_SIGNAL, and stacks that it
 writes for each SIGINT or SIGTERM. It ends when the first pipe is closed."""
 
+import contextlib
 import os
 import re
 import select
@@ -127,8 +128,9 @@ def report_rollout(stack: "list[tuple[str, ...]]") -> None:
 
 
 def report(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    """Write a line for the supervisor. If that has ended, the guard still has a process to kill."""
+    with contextlib.suppress(OSError):
+        os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,8 @@ import pytest
 
 from nemo_gym.common.deadline import timeout
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.server.guard_process import WATCHDOG_SIGNAL, read_stack, signal_main_thread
+from nemo_gym.server import guard_process
+from nemo_gym.server.guard_process import SERVING, WATCHDOG_SIGNAL, read_stack, signal_main_thread
 from nemo_gym.server.watchdog import BLOCKED_AFTER_S, Handlers, Watchdog, register_handler
 from nemo_gym.testing import running_servers, server_spec
 from tests.commands import ng
@@ -186,6 +188,26 @@ def compute():
 threading.Thread(target=watch, daemon=True).start()
 compute()
 """
+
+
+def test_a_guard_kills_what_blocks_also_if_nobody_reads_its_reports() -> None:
+    with contextlib.ExitStack() as opened:
+        blocked = opened.enter_context(
+            subprocess.Popen([sys.executable, "-c", BLOCKED_BY_C_CODE], stdout=subprocess.PIPE)
+        )
+        opened.callback(blocked.kill)
+        (beats, beat), (stacks, stack), (interrupts, interrupt), (reports, report) = (os.pipe() for _ in range(4))
+        for fd in (beat, stack, interrupt):
+            opened.callback(os.close, fd)
+        os.write(beat, SERVING)
+        os.close(reports)
+        program = [sys.executable, "-I", "-S", guard_process.__file__]
+        fds = (beats, stacks, interrupts)
+        guard = subprocess.Popen([*program, str(blocked.pid), "0.5", *map(str, fds)], pass_fds=fds, stderr=report)
+        opened.callback(guard.wait, 60)
+        for fd in (*fds, report):
+            os.close(fd)
+        assert blocked.wait(60) == -signal.SIGKILL
 
 
 def test_a_guard_reads_the_stack_of_the_main_thread_on_a_busy_machine() -> None:
