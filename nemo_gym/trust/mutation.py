@@ -19,10 +19,10 @@ from omegaconf import DictConfig
 
 from nemo_gym.analysis.gold import Items
 from nemo_gym.common import event_loop
+from nemo_gym.common.paths import package_of
 from nemo_gym.config.loading import server_instances
 from nemo_gym.config.sources import resolve
 from nemo_gym.llm_api.base import JsonObject
-from nemo_gym.runtime.class_loader import package_of
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.server.tools import default_tools, with_tools
 from nemo_gym.trust.check import CheckVerifierConfig

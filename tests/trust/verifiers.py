@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from nemo_gym.answers import last_box, last_text, shown
 from nemo_gym.base_resources_server import BaseResourcesServerConfig as Config
 from nemo_gym.base_resources_server import BaseVerifyRequest, SessionState, SimpleResourcesServer, tool
@@ -23,10 +25,10 @@ class Request(BaseVerifyRequest):
     """A row of any of the families."""
 
     expected_answer: str = ""
-    options: list[dict[str, str]] = []
-    constraints: list[dict[str, Any]] = []
-    required: dict[str, str] = {}
-    events: dict[str, int] = {}
+    options: list[dict[str, str]] = Field(default_factory=list)
+    constraints: list[dict[str, Any]] = Field(default_factory=list)
+    required: dict[str, str] = Field(default_factory=dict)
+    events: dict[str, int] = Field(default_factory=dict)
     target: int = 0
     question: str = ""
 
@@ -280,12 +282,12 @@ def fits(text: str, row: Request) -> bool:
 def holds(text: str, constraint: dict[str, Any]) -> bool:
     match constraint["kind"]:
         case "has_word":
-            return constraint["word"] in text.split()
+            return str(constraint["word"]) in text.split()
         case "ends_with":
-            return text.strip().endswith(constraint["word"])
+            return text.strip().endswith(str(constraint["word"]))
         case "min_words":
-            return len(text.split()) >= max(1, constraint["count"])
-    return len([each for each in re.split(r"[.!?]", text) if each.strip()]) >= max(1, constraint["count"])
+            return len(text.split()) >= max(1, int(constraint["count"]))
+    return len([each for each in re.split(r"[.!?]", text) if each.strip()]) >= max(1, int(constraint["count"]))
 
 
 def keeps_all(text: str, row: Request) -> bool:
@@ -293,7 +295,7 @@ def keeps_all(text: str, row: Request) -> bool:
 
 
 def same_events(text: str, row: Request) -> bool:
-    return loaded(text) == row.events
+    return bool(loaded(text) == row.events)
 
 
 class Counter(SessionState):
@@ -312,7 +314,7 @@ class CounterEnvironment(SimpleResourcesServer):
 
 
 class JudgeConfig(Config):
-    judge_model_server: Any = {"type": "responses_api_models", "name": "judge"}
+    judge_model_server: Any = Field(default={"type": "responses_api_models", "name": "judge"})
 
 
 YES, NO = "[[SAME]]", "[[DIFFERENT]]"
@@ -463,10 +465,14 @@ class ReadsEverything(SimpleResourcesServer):
         return float(bool(texts) and same_number(str(texts[-1]), body))
 
 
+def items_in(body: Request, kind: str) -> list[Row]:
+    return [item for item in body.response.model_dump()["output"] if item["type"] == kind]
+
+
 class ExpectedAmongCalls(CounterEnvironment):
     async def verify(self, body: Request, session: Counter) -> float:
-        made = [item for item in body.response.output if item.type == "function_call"]
-        return float(any(item.arguments.replace(" ", "") == f'{{"count":{body.target}}}' for item in made))
+        arguments = [item["arguments"].replace(" ", "") for item in items_in(body, "function_call")]
+        return float(f'{{"count":{body.target}}}' in arguments)
 
 
 class BelievesWords(CounterEnvironment):
@@ -476,13 +482,12 @@ class BelievesWords(CounterEnvironment):
 
 class BelievesOutputs(CounterEnvironment):
     async def verify(self, body: Request, session: Counter) -> float:
-        outputs = [item.output for item in body.response.output if item.type == "function_call_output"]
-        return float(any("success" in str(output) for output in outputs))
+        return float(any("success" in str(item["output"]) for item in items_in(body, "function_call_output")))
 
 
 class IgnoresArguments(CounterEnvironment):
     async def verify(self, body: Request, session: Counter) -> float:
-        return float(any(item.type == "function_call" and item.name == "add" for item in body.response.output))
+        return float(any(item["name"] == "add" for item in items_in(body, "function_call")))
 
 
 class FirstLabel(JudgedEnvironment):
