@@ -117,9 +117,9 @@ class Scorer:
         self.on_probe(Beat(name, timeout_s or self.timeout_s))
         self.oracle.accepts = expected == "right"
         self.budget.probes += 1
-        await asyncio.sleep(0)  # direct calls need no turn of the loop, and the watchdog waits for one
         started, cpu = time.perf_counter(), time.process_time()
         try:
+            await asyncio.sleep(0)  # direct calls need no turn of the loop, and the watchdog waits for one
             found = await verify_items(
                 self.client,
                 self.environment,

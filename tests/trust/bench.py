@@ -30,7 +30,7 @@ async def _checked(planted: Planted, beats: Beats, skipped: frozenset[str], **op
     async with running_servers(servers) as client:
         checked = Checked("env", planted.rows, gold_finder(environment))
         settings = CheckVerifierConfig.model_validate(
-            {"budget_s": 20.0, "verify_timeout_s": 5.0, "max_probes": 1500, **options}
+            {"budget_s": 20.0, "verify_timeout_s": 60.0, "max_probes": 1500, **options}
         )
         return await try_verifier(
             settings, client, checked, judge=script if planted.asks_judge else None, on_probe=beats, skipped=skipped
