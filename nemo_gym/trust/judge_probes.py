@@ -144,7 +144,7 @@ async def find_labels(scorer: Scorer, script: JudgeScript, rows: Sequence[Checke
             found = await scorer.score(row.row, [message(form.format("zq"))], kind="judge")
             if scorer.is_full(found):
                 script.accept = script.accept or label
-            elif found.cause is None and script.reject is None and found.record is not None:
+            elif found.cause is None and script.reject is None:
                 script.reject = label
             if script.accept and script.reject:
                 break

@@ -56,7 +56,7 @@ async def check_repeats(scorer: Scorer, report: TrustReport, played: Sequence[Pl
         if each.result.cause is not None:
             continue
         found = await scorer.score(each.row.row, each.items, kind=each.kind, expected=each.expected)
-        if found.cause is None and (found.reward, found.record) != (each.result.reward, each.result.record):
+        if found.cause is None and found.reward != each.result.reward:
             report.varied[each.kind] += 1
 
 

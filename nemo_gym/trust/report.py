@@ -250,7 +250,7 @@ class TrustReport:
                 says = sentence_of(kind, stats.expected)
                 yield Finding(kind, says, stats.wrong_rows, len(stats.rows), tuple(stats.cases))
         for kind, count in self.varied.items():
-            yield Finding("varied", f"does not give the same result twice: {kind}, {count} times")
+            yield Finding("varied", f"does not give the same reward twice: {kind}, {count} times")
         for kind, causes in self.failed.items():
             listed = ", ".join(f"{cause}: {count}" for cause, count in causes.most_common())
             yield Finding("failed", f"has no result for {kind} ({listed}): {self.messages.get(kind, '')}")

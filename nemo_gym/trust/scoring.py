@@ -4,9 +4,9 @@ import asyncio
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nemo_gym.analysis.gold import Items
 from nemo_gym.analysis.reverify import verify_items
@@ -16,8 +16,6 @@ from nemo_gym.errors import Cause, GymError, RolloutError
 from nemo_gym.llm_api.base import JsonObject
 from nemo_gym.trust.probes import Expected
 
-NEW_EACH_TIME = frozenset(("id", "call_id", "created_at"))
-"""Fields that may differ between two verifications: each response of a judge has new ids."""
 MAX_MESSAGE = 500
 FAILED_REWARD = float("-inf")
 
@@ -33,8 +31,6 @@ class Result(NamedTuple):
 
     reward: float
     """Minus infinity if there is none."""
-    record: Any = None
-    """What the environment returned, without what is new each time."""
     cause: str | None = None
     """Why there is no verdict."""
     cpu_s: float = 0.0
@@ -113,7 +109,7 @@ class Scorer:
         """Make the tool calls of a response, verify it, and return the verdict."""
         name = name or kind
         if name in self.skipped:
-            return Result(FAILED_REWARD, None, "timeout", timeout_s or self.timeout_s)
+            return Result(FAILED_REWARD, "timeout", timeout_s or self.timeout_s)
         self.on_probe(Beat(name, timeout_s or self.timeout_s))
         self.oracle.accepts = expected == "right"
         self.budget.probes += 1
@@ -133,14 +129,7 @@ class Scorer:
             self.failed.setdefault(kind, Counter())[cause] += 1
             self.messages.setdefault(kind, one_line(redact(str(error)))[:MAX_MESSAGE])
             used = time.process_time() - cpu
-            return Result(FAILED_REWARD, None, cause, used, time.perf_counter() - started)
+            return Result(FAILED_REWARD, cause, used, time.perf_counter() - started)
         used = time.process_time() - cpu
         self.latencies_ms.append(found.seconds * 1000)
-        return Result(float(found.record["reward"]), lasting(found.record), None, used, found.seconds)
-
-
-def lasting(value: Any) -> Any:
-    """Remove the fields that may differ between two verifications of the same response."""
-    if isinstance(value, Mapping):
-        return {key: lasting(inner) for key, inner in value.items() if key not in NEW_EACH_TIME}
-    return [lasting(inner) for inner in value] if isinstance(value, list) else value
+        return Result(float(found.record["reward"]), None, used, found.seconds)

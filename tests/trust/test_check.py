@@ -125,7 +125,7 @@ def test_the_command_fails_for_a_verifier_that_wavers(tmp_path: Path) -> None:
     arguments = (f"+config_paths=[{tmp_path}/wavering.yaml]", f"+input_jsonl_fpath={tmp_path}/rows.jsonl")
     code, shown, _ = check(*arguments, cwd=SERVERS)
     assert code == 1
-    assert re.search("env: FOUND: does not give the same result twice", shown)
+    assert re.search("env: FOUND: does not give the same reward twice", shown)
 
 
 @pytest.mark.parametrize(("most", "code"), [("0.0", 1), ("1.0", 0)])
