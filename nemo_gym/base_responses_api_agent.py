@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from pydantic import ConfigDict, Field
 
 from nemo_gym.base_resources_server import BaseRunRequest
+from nemo_gym.client.call_log import record_step_seconds
 from nemo_gym.client.reply import raise_environment_failure
 from nemo_gym.client.server_client import CookieJar, ServerReply
 from nemo_gym.common.deadline import timeout
@@ -132,7 +133,7 @@ class SimpleResponsesAPIAgent(
 
 
 AGENT_FIELDS = frozenset(
-    ("ended_by", "harness", "model_calls", "model_seconds", "participant", "participants", "step_seconds", "turns")
+    ("ended_by", "harness", "model_calls", "model_seconds", "participant", "participants", "turns")
 )
 """Fields that agents add to the response of a rollout. They are dropped if an endpoint sends them."""
 
@@ -219,11 +220,6 @@ class Conversation:
         """Take in what the tools of the last step replied."""
         self.extend(outputs)
         self.step_seconds[-1]["tools"] = round(seconds, 6)
-
-    @property
-    def times(self) -> dict[str, Any]:
-        """The times of the steps as a field of the response; nothing if there is only one."""
-        return {"step_seconds": self.step_seconds} if self.steps > 1 else {}
 
     def response(self, **fields: Any) -> NeMoGymResponse:
         """The last reply, with the output and the usage of the whole conversation."""
@@ -331,7 +327,8 @@ class ToolCallingAgent(SimpleResponsesAPIAgent):
         conversation = Conversation.of(self.config.model_server.name, body)
         end = await self.play_turn(conversation, jar)
         ended_by = {"ended_by": end} if end == "max_steps" else {}
-        return conversation.response(**ended_by, **conversation.times)
+        record_step_seconds(conversation.step_seconds)
+        return conversation.response(**ended_by)
 
     async def play_turn(self, conversation: Conversation, jar: CookieJar) -> TurnEnd:
         """The model acts, with tools as it likes, until it says something or may not go on."""

@@ -66,7 +66,7 @@ class ParticipantConversation(Conversation):
     def record(self, **fields: Any) -> NeMoGymResponse:
         """The response as it is recorded: every item labelled, with the number and the time of the model's calls."""
         labelled = [changed(item, **one._asdict()) for item, one in zip(self.output, self.origins, strict=True)]
-        costs = {"model_calls": self.steps, "model_seconds": round(self.model_seconds, 6), **self.times}
+        costs = {"model_calls": self.steps, "model_seconds": round(self.model_seconds, 6)}
         return self.response(output=labelled, participant=self.name, **costs, **fields)
 
 

@@ -4,7 +4,7 @@ Whoever makes an attempt at a rollout runs it in a `rollout_context` with a log.
 there to the log, which makes it, stores it or replies from what is stored (`nemo_gym.rollouts.call_log`)."""
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, Protocol
@@ -107,7 +107,9 @@ class RunningRollout(NamedTuple):
     id: str | None
     """As in the path of requests: `/ng-rollout/<id>/...`."""
     log: RolloutLog | None
-    routing: Routing | None = None
+    routing: Routing | None
+    step_seconds: list[dict[str, float]]
+    """How long each step took: its model call, and the tool calls after it."""
 
 
 class ServerCall(Protocol):
@@ -138,12 +140,18 @@ def rollout_context(
     """Let the calls made inside the block belong to this rollout. Log and routing that are not given are those of the
     surrounding block, if there is one."""
     outer = current_rollout()
-    inherited = (outer and outer.log), (outer and outer.routing)
-    token = _running.set(RunningRollout(rollout_id, log or inherited[0], routing or inherited[1]))
+    inherited = (outer.log, outer.routing, outer.step_seconds) if outer else (None, None, [])
+    token = _running.set(RunningRollout(rollout_id, log or inherited[0], routing or inherited[1], inherited[2]))
     try:
         yield
     finally:
         _running.reset(token)
+
+
+def record_step_seconds(step_seconds: Iterable[dict[str, float]]) -> None:
+    """Have the record of the running rollout say how long each step took."""
+    if rollout := current_rollout():
+        rollout.step_seconds[:] = step_seconds
 
 
 def current_routing(key: RoutingKey) -> str | None:

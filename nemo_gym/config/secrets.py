@@ -27,7 +27,7 @@ PUBLIC_KEYS = frozenset(
         *("responses_create_params", "format", "select", "reasoning", "mode", "data_source", "ignored_checks"),
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
-        *("server_host", "where", "sort", "search"),
+        *("server_host", "where", "sort", "search", "category"),
         *("latency", "faults", "overrides", "prepare_script_args", "prompt_config", "uv_venv_dir"),
         *("environment", "model", "script", "agent", "config", "dataset", "output", "kind", "before", "after"),
         *("judge", "examples", "agent_map", "fan_out", "environment_routing_mode", "environment_server_name"),

@@ -115,9 +115,9 @@ def config_of(entry: Entry, name: str = "") -> Path:
                 return path
     if len(own) == 1:
         return own[0]
-    listed = ", ".join(str(path) for path in own) or "none"
+    listed = ", ".join(path.stem for path in own) or "none"
     raise ConfigError(
-        f"{entry.folder} has no config that is named like it. Give one of its configs instead: {listed}."
+        f"{entry.folder} has no config that is named like it. Give the name of one that it has: {listed}."
     )
 
 

@@ -6,12 +6,14 @@ write is a mistake of the configuration, and stays an error.
 """
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from nemo_gym.errors import UNREACHABLE_CODE, UnreachableError, UpstreamError
-from nemo_gym.llm_api.responses import CutOff
+
+if TYPE_CHECKING:  # starting servers loads no types of responses
+    from nemo_gym.llm_api.responses import CutOff
 
 _STATUSES = frozenset((400, 413, 422))
 _OVERFLOW_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error"))
@@ -44,7 +46,7 @@ _UNKNOWN_MODEL_CODES = frozenset(("model_not_found", "deploymentnotfound"))
 _UNKNOWN_MODEL = re.compile(r"\bmodel\b.{0,200}(does not exist|not found|not exist)|invalid model", re.I | re.S)
 
 
-def ending_of(error: UpstreamError) -> CutOff | None:
+def ending_of(error: UpstreamError) -> "CutOff | None":
     """Return how the endpoint's refusal ends the rollout; None if it is just an error."""
     if error.status not in _STATUSES:
         return None

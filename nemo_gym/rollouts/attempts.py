@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from nemo_gym.client.call_log import Routing, rollout_context, running_call
+from nemo_gym.client.call_log import Routing, current_rollout, rollout_context, running_call
 from nemo_gym.client.server_client import ServerClient, ServerReply
 from nemo_gym.common import tracing
 from nemo_gym.common.deadline import lease_time
@@ -203,6 +203,8 @@ async def attempt(client: ServerClient, row: Row) -> Outcome:
             outcome = read_reply(await call_agent(client, row, with_indices(row)), row)
             outcome.retries, outcome.throttled = retry_stats.retries, retry_stats.throttled
             outcome.seconds = _seconds_since(started)
+            if rollout := current_rollout():
+                outcome.step_seconds = rollout.step_seconds
             return outcome
         except RolloutError as error:
             failure = error

@@ -32,7 +32,7 @@ TOKENS_KEY_NAME = "_tokens"
 METADATA_FIELDS = frozenset(
     (
         *(TASK_INDEX_FIELD, REPEAT_INDEX_KEY_NAME, ROW_HASH_KEY_NAME, ROW_FIELDS, TOKENS_KEY_NAME),
-        *("_attempts", "_retries", "_seconds"),
+        *("_attempts", "_retries", "_seconds", "_step_seconds"),
     )
 )
 """Fields that the collector adds to a record."""
@@ -107,6 +107,8 @@ class Outcome(msgspec.Struct):
     """Input, output, reasoning and total, as the endpoint counts them; empty if it does not."""
     is_cut_off: bool = False
     """True if a token or step limit ended the rollout before the model was done."""
+    step_seconds: Sequence[dict[str, float]] = ()
+    """How long each step took, if the agent says so."""
 
     @classmethod
     def failed(cls, row: Row, error: RolloutError, *, seconds: float = 0.0, throttled: int = 0) -> Self:
@@ -129,7 +131,8 @@ class Outcome(msgspec.Struct):
                 b"" if ROLLOUT_INDEX_KEY_NAME in self.values else _ROLLOUT_INDEX % repeat,
             )
         )
-        return b"%b,%b%b" % (self.record[:-1], indices, _METADATA % metadata)
+        steps = b'"_step_seconds":%b,' % orjson.dumps(self.step_seconds) if len(self.step_seconds) > 1 else b""
+        return b"%b,%b%b%b" % (self.record[:-1], indices, steps, _METADATA % metadata)
 
     def _failure_line(self, error: RolloutError) -> bytes:
         row = self.row

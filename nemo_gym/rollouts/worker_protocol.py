@@ -47,8 +47,8 @@ class Kind(IntEnum):
     CANCEL = 4
     """Collector: the number of a row to cancel."""
     OUTCOME = 5
-    """Worker: number, retries, throttled, seconds, values of the metrics, tokens, cut off, and of an attempt without a
-    result the fields of its error. The body is the record."""
+    """Worker: number, retries, throttled, seconds, values of the metrics, tokens, cut off, seconds of its steps, and
+    of an attempt without a result the fields of its error. The body is the record."""
     PING = 7
     PONG = 8
     DRAINING = 9
@@ -225,7 +225,7 @@ _LOGGED_ROW_TYPES = (*_ROW_TYPES, int, str, str, list, str)
 def outcome_frame(number: int, outcome: Outcome) -> tuple[list[Any], bytes]:
     """The frame with the outcome of a request."""
     counts = (outcome.retries, outcome.throttled, outcome.seconds)
-    metrics = (outcome.values, outcome.tokens, outcome.is_cut_off)
+    metrics = (outcome.values, outcome.tokens, outcome.is_cut_off, outcome.step_seconds)
     return [Kind.OUTCOME, number, *counts, *metrics, _error_fields(outcome)], outcome.record
 
 
@@ -264,6 +264,7 @@ class _Head(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     values: dict[str, Any]
     tokens: Annotated[list[Any], msgspec.Meta(max_length=TOKEN_COUNTS)]
     is_cut_off: bool
+    step_seconds: list[dict[str, float]]
     error: _Error | None
 
 
@@ -282,6 +283,7 @@ def read_outcome(head: list[Any], body: bytes, row: Row) -> Outcome:
     outcome = Outcome(row, body, seconds=found.seconds, retries=found.retries, throttled=found.throttled)
     if found.error is None:
         outcome.values, outcome.tokens, outcome.is_cut_off = found.values, found.tokens, found.is_cut_off
+        outcome.step_seconds = found.step_seconds
     else:
         outcome.error, outcome.started_at = _read_error(found.error), found.error.started_at
     return outcome

@@ -13,6 +13,7 @@ from nemo_gym import (
     ServerReply,
 )
 from nemo_gym.base_responses_api_agent import AgentRunRequest, ToolCallingAgentConfig
+from nemo_gym.client.call_log import record_step_seconds
 from nemo_gym.errors import RolloutError
 from nemo_gym.llm_api.json_codec import changed, set_fields
 from nemo_gym.participants import ENVIRONMENT, MultiParticipantAgent, ParticipantConversation, participant_record
@@ -58,6 +59,7 @@ class MultiPolicyAgent(MultiParticipantAgent):
                 end = None if reason == "message" else reason
         acting.end_turn(turn)
         participants = {policy.name: participant_record(policy, is_trainable=True) for policy in others}
+        record_step_seconds(main.step_seconds)
         return main.record(turns=turn, ended_by=end, participants=participants)
 
     async def verify(self, body: AgentRunRequest, response: NeMoGymResponse, jar: CookieJar) -> ServerReply:

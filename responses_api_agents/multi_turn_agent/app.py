@@ -5,6 +5,7 @@ from pydantic import Field
 
 from nemo_gym import CookieJar, JsonObject, ModelServerRef, NeMoGymResponse
 from nemo_gym.base_responses_api_agent import AgentRunRequest, ToolCallingAgentConfig
+from nemo_gym.client.call_log import record_step_seconds
 from nemo_gym.participants import ENVIRONMENT, POLICY, MultiParticipantAgent, ParticipantConversation
 from responses_api_agents.multi_turn_agent.simulated_user import Answer, SimulatedUser, UserConfig, is_addressed
 
@@ -38,6 +39,7 @@ class MultiTurnAgent(MultiParticipantAgent):
                 end = reason
             if end is None and turn == self.config.max_turns:
                 end = "max_turns"
+        record_step_seconds(policy.step_seconds)
         return policy.record(turns=turn, ended_by=end, **other.records())
 
     async def _hear(

@@ -133,7 +133,7 @@ def test_a_source_is_one_of_the_identifiers() -> None:
     assert dataset.huggingface_identifier.repo_id == "a/b"
     for wrong, message in (
         ({"source": source, "huggingface_identifier": {"repo_id": "a/b"}}, "found both"),
-        ({"source": {"type": "ftp"}}, "expected huggingface or gitlab"),
+        ({"source": {"type": "ftp"}}, "type .ftp.*huggingface"),
     ):
         with pytest.raises(ValueError, match=message):
             DatasetConfig.model_validate({**fields, **wrong})

@@ -299,7 +299,7 @@ def test_the_final_state_is_beside_the_expected_one(page: Any, tmp_path: Path) -
 def test_a_long_rollout_is_stepped_through_by_turn(page: Any, tmp_path: Path) -> None:
     items = [each for number in range(300) for each in tool_call("look", "empty", call_id=f"c{number}", bed=number)]
     made = record("go", *items, "all empty")
-    made["response"]["step_seconds"] = [{"model": 0.1 * (n % 7), "tools": 0.01} for n in range(300)] + [{"model": 1.0}]
+    made["_step_seconds"] = [{"model": 0.1 * (n % 7), "tools": 0.01} for n in range(300)] + [{"model": 1.0}]
     with visiting(page, write_lines(tmp_path / "long.jsonl", [made])) as url:
         page.goto(f"{url}#/row?file=0&row=0")
         page.wait_for_selector(".turn-bar")

@@ -17,7 +17,7 @@ const GIVEN = /^(extracted|parsed|predicted|model_answer|given|answer$)/i;
 const MAX_FIELDS = 400;
 const NOT_FIELDS = new Set(["responses_create_params", "response", "reward", "row", "messages", "final_state", "expected_state", "judge_evaluations", "judge_reasons", "reward_components"]);
 // Shown above as task and repeat.
-const INDICES = new Set(["_task_index", "_ng_task_index", "_repeat_index", "_ng_rollout_index", "_seconds", "_row_fields"]);
+const INDICES = new Set(["_task_index", "_ng_task_index", "_repeat_index", "_ng_rollout_index", "_seconds", "_step_seconds", "_row_fields"]);
 
 // A list of short texts, such as the forms of an answer, as one line.
 const listed = (value) => (Array.isArray(value) && value.every((each) => typeof each !== "object" && String(each).length < 60) ? value.join(", ") : value);
@@ -66,7 +66,7 @@ function fieldList(record, where) {
     rows.push(h("tr", {}, h("td", {}, visible(name)), h("td", {}, shown)));
   };
   for (const [name, value] of entries(record)) if (!NOT_FIELDS.has(name) && !INDICES.has(name)) add(name, value, [name]);
-  for (const [name, value] of entries(record.response)) if (!["output", "tools", "participants", "step_seconds"].includes(name)) add(`response.${name}`, value, ["response", name]);
+  for (const [name, value] of entries(record.response)) if (!["output", "tools", "participants"].includes(name)) add(`response.${name}`, value, ["response", name]);
   for (const [name, value] of entries(record.responses_create_params)) if (name !== "input" && name !== "tools") add(name, value, ["responses_create_params", name]);
   for (const [name, value] of entries(record.row)) if (name !== "responses_create_params" && !INDICES.has(name)) add(`row.${name}`, value, ["row", name]);
   return rows.length === 0 ? null : h("section", { class: "card" }, h("h2", {}, "Fields"), h("table", { class: "plain fields" }, rows));

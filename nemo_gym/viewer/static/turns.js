@@ -19,7 +19,7 @@ export function withTurns(output) {
 
 // The time of each turn: what the record says of its steps, if it has as many.
 function timesOf(record, count) {
-  const given = record.response?.step_seconds;
+  const given = record._step_seconds;
   if (!Array.isArray(given) || given.length !== count) return null;
   return given.map((each) => ({ model: Number(each?.model) || 0, tools: Number(each?.tools) || 0 }));
 }
