@@ -11,7 +11,7 @@ PARALLEL := -n 4 --dist worksteal
 # Packages are compiled once, when they are first imported, and not anew by every process that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo train-demo test check-public test-fast repeat check-trainers coverage setup browser litellm isolated wheels lint docs bench lock clean
+.PHONY: demo train-demo trust test check-public test-fast repeat check-trainers coverage setup browser litellm isolated wheels lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
@@ -50,6 +50,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# How far our verifiers can be trusted: the planted defects, then the rates in each configs/trust.json. Takes long.
+trust: setup
+	$(BIN)/python -m tests.trust.bench
+	$(BIN)/ng trust all --generated_rows 70 --max_probes 10500 --budget_s 120 --mutants 100 --baseline write
 
 docs: setup
 	$(BIN)/python -m nemo_gym.cli.docs

@@ -381,7 +381,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
 
     @classmethod
     def gold_response(cls, row: JsonObject) -> str | list[JsonObject] | None:
-        """A right answer to a row, for `ng_check_verifier`: what to say, or the output items; None if that is to be
+        """A right answer to a row, for `ng trust`: what to say, or the output items; None if that is to be
         guessed.
 
         A class method and no endpoint: nobody that can call this server may ask it for the answers.

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.analysis.gold import guessed_golds
 from nemo_gym.analysis.reverify import verified
-from nemo_gym.analysis.verifier_check import guessed_golds
 from nemo_gym.base_resources_server import BaseRunRequest, SimpleResourcesServer
 from nemo_gym.client.call_log import Call
 from nemo_gym.client.server_client import ServerClient

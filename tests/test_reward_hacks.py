@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.analysis.gold import gold_finder
 from nemo_gym.analysis.reverify import verify_items
-from nemo_gym.analysis.verifier_check import Checked, CheckVerifierConfig, gold_finder, try_verifier
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.paths import PARENT_DIR
 from nemo_gym.errors import Cause, RolloutError
 from nemo_gym.server.tools import default_tools, with_tools
 from nemo_gym.testing import ServerSpec, rows_of, running_servers
+from nemo_gym.trust.baseline import accepted_in, known_exploits, read_baseline, worse_than
+from nemo_gym.trust.check import Checked, CheckVerifierConfig, try_verifier
 from tests.polling import PATIENCE_S
 from tests.reward_hacks.hack import CheckedElsewhere, Hack, Reply, items_of
 from tests.shipped_configs import ENVIRONMENTS, FOLDERS, servers_in, skip_if_isolated
@@ -94,38 +96,39 @@ each_environment = pytest.mark.parametrize(
 """All but the one whose agent runs the tests and scores its rollouts."""
 REWARDS_EVERYTHING = {"example_simple_weather"}
 """On purpose: it demonstrates tools."""
-RIGHT_BY_CHANCE: dict[str, dict[str, int]] = {
-    # One prompt is German, has two paragraphs with *** between them, and asks for exactly that.
-    "instruction_following": {"echoed_prompt": 1},
-    # Any output that has the right value counts, so a change of the last call changes nothing.
-    "math_advanced_calculations": {"mutated": 3},
-    # A part of the ideal passes by the rule of fuzzy, which is that of OpenAI's evals.
-    "string_match": {"truncated": 1},
+RIGHT_BY_CHANCE = {("instruction_following", "echoed_prompt"), ("instruction_following", "echoed_last_message")}
+"""Responses that happen to be right: one prompt is German, has two paragraphs with *** between them, and asks for
+exactly that."""
+NON_ANSWERS = {
+    *("empty_text", "blank_text", "refused", "prompt_injection", "punctuation", "long_text", "deep_json"),
+    *("odd_unicode", "garbage_tool_calls", "echoed_prompt", "echoed_last_message", "copied_state", "all_options"),
+    *("all_options_in_one", "tool_spam", "made_up_tool_output", "refusal_part", "reasoning_only", "user_message"),
+    *("tool_output", "thoughts_in_tags", "thoughts_without_answer", "verdict_label"),
 }
-"""The number of example rows in which a response happens to be right, by its kind."""
+"""Kinds of responses that must not earn anything, not even a share of the reward."""
 GIVES_SHARES = {"instruction_following"}
 """A row with `grading_mode: fraction` rewards each instruction that is followed."""
 NEEDS_TOOLS = {"mcp_tools"}
 """No row says which calls are right. Each session starts a process, so one row is enough."""
-ANY_REWARD, FULL_REWARD = 1e-9, 1.0
+MAX_PROBES = 200
 
 
 @each_environment
-async def test_no_environment_rewards_what_is_no_answer(folder: Path) -> None:
+async def test_no_verifier_is_worse_than_recorded_and_no_non_answer_earns_anything(folder: Path) -> None:
     rows = rows_of(folder / "data/example.jsonl")[: 1 if folder.name in NEEDS_TOOLS else None]
-    full_reward = FULL_REWARD if folder.name in GIVES_SHARES else ANY_REWARD
-    config = CheckVerifierConfig(full_reward=full_reward, verify_timeout_s=PATIENCE_S)
+    config = CheckVerifierConfig(verify_timeout_s=PATIENCE_S, max_probes=MAX_PROBES, budget_s=20.0)
     own, servers = servers_for(folder)
+    baseline = read_baseline(folder)
     async with running_servers(servers) as client:
         checked = Checked(own.name, rows, gold_finder(own))
-        report = await try_verifier(config, client, checked)
-    assert (report.varied, report.failed.total()) == (0, 0), report.messages
-    assert report.false_negatives == 0 or folder.name in NEEDS_TOOLS
-    if folder.name in REWARDS_EVERYTHING:
-        assert not report.discriminates
-        return
-    no_answers = {name: found.full for name, found in report.kinds.items() if not found.may_be_right}
-    assert {name: count for name, count in no_answers.items() if count} == RIGHT_BY_CHANCE.get(folder.name, {})
+        report = await try_verifier(config, client, checked, exploits=list(known_exploits(baseline)))
+    report.accepted = accepted_in(baseline, own.name)
+    assert list(worse_than(baseline, report)) == []
+    assert list(map(str, report.findings())) == []
+    assert report.false_negatives.errors == 0 or folder.name in NEEDS_TOOLS
+    if folder.name not in REWARDS_EVERYTHING | GIVES_SHARES:
+        earning = {name for name in NON_ANSWERS & report.kinds.keys() if report.kinds[name].best_reward > 0}
+        assert {(folder.name, name) for name in earning} <= RIGHT_BY_CHANCE
 
 
 NEEDS_A_SERVER = {"openenv"}

@@ -20,10 +20,9 @@ from nemo_gym.analysis.profile import (
 )
 from nemo_gym.analysis.reverify import ReverifyConfig, ReverifyReport, environment_finder, reverify_rollouts
 from nemo_gym.analysis.rollout_health import HealthReport, check_files, write_health
-from nemo_gym.analysis.verifier_check import CheckVerifierConfig, VerifierReport, environments_to_check, try_verifier
 from nemo_gym.cli.command import FAILED, command, config_command, print_result
 from nemo_gym.common import event_loop
-from nemo_gym.common.atomic_files import concatenate, write_json
+from nemo_gym.common.atomic_files import concatenate
 from nemo_gym.common.paths import find
 from nemo_gym.common.redaction import one_line
 from nemo_gym.common.words import count_of, shorten
@@ -282,86 +281,6 @@ def _health_lines(report: HealthReport) -> Iterator[str]:
     missing = [name for name, each in run["artifacts"]["coverage"].items() if each["unobserved"]]
     if missing:
         yield f"not observed in all rollouts: {', '.join(missing)}"
-
-
-_HEADS = ("environment", "rows", "gold", "FN", "FP", "p50 ms", "p99 ms", "varied", "failed")
-_LEFT_OUT_IF_ZERO = ("varied", "failed")
-
-
-@config_command(CheckVerifierConfig)
-def check_verifier(options: CheckVerifierConfig, config: DictConfig) -> int:
-    """Try verifiers with right, wrong and hostile answers."""
-    reports = event_loop.run(_try_verifiers(config, options))
-    _show_verifiers(reports)
-    if options.output_fpath:
-        write_json(Path(options.output_fpath), [report.as_json() for report in reports])
-    return int(any(_is_bad(report, options.max_false_positive_rate) for report in reports))
-
-
-async def _try_verifiers(config: DictConfig, options: CheckVerifierConfig) -> list[VerifierReport]:
-    async with connect_servers(config) as client:
-        chosen = environments_to_check(options, client.global_config_dict)
-        return [await try_verifier(options, client, each) for each in chosen]
-
-
-def _is_bad(report: VerifierReport, most: float | None) -> bool:
-    too_many = most is not None and (report.false_positive_rate or 0.0) > most
-    return bool(report.varied or report.failed or too_many)
-
-
-def _show_verifiers(reports: list[VerifierReport]) -> None:
-    for line in verifier_table(reports):
-        print(line)
-    for report in reports:
-        _show_remarks(report)
-
-
-def verifier_table(reports: list[VerifierReport]) -> Iterator[str]:
-    """At most 70 columns. Columns of zeros are left out; a long name has a line of its own."""
-    columns = zip(_HEADS, *map(_cells, reports), strict=True)
-    names, *values = (column for column in columns if column[0] not in _LEFT_OUT_IF_ZERO or {*column[1:]} != {"0"})
-    padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in values]
-    texts = ["  ".join(cells) for cells in zip(*padded, strict=True)]
-    left = WIDTH - len(texts[0]) - 2
-    width = max(len(name) for name in names if len(name) <= left)
-    for name, text in zip(names, texts, strict=True):
-        if len(name) > width:
-            yield name
-        yield f"{name if len(name) <= width else '':{width}}  {text}"
-
-
-def _cells(report: VerifierReport) -> tuple[str, ...]:
-    rates = (_shown(rate, ".1%") for rate in (report.false_negative_rate, report.false_positive_rate))
-    counts = (f"{report.varied:,}", f"{report.failed.total():,}")
-    latencies = (_shown(report.latency_ms(percent), ".1f") for percent in (50, 99))
-    return report.environment, str(report.rows), str(report.rows_with_gold), *rates, *latencies, *counts
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _show_remarks(report: VerifierReport) -> None:
-    name = report.environment
-    if report.false_negative_rate == 1.0:
-        print(
-            f"{name} rejects every right answer. Probably the gold answers are wrong: check gold_response and "
-            "expected_answer"
-        )
-    if not report.discriminates:
-        print(f"{name} does not discriminate: an empty output has the full reward")
-    elif report.trivial_rows:
-        print(
-            f"{name}: {report.trivial_rows} rows are left out of the rate, an empty output has the full reward there"
-        )
-    for kind, counts in report.kinds.items():
-        if counts.full and not counts.may_be_right and report.discriminates:
-            print(f"{name}: {kind} has the full reward in {counts.full} of {counts.rows} rows")
-        if counts.varied:
-            print(f"{name}: {kind} does not have the same result twice in {counts.varied} of {counts.rows} rows")
-        if counts.failed:
-            causes = ", ".join(f"{cause}: {count}" for cause, count in counts.failed.most_common())
-            print(f"{name}: {kind} has no result ({causes}): {report.messages[kind]}", file=sys.stderr)
 
 
 class AggregateRolloutsConfig(CommandConfig):

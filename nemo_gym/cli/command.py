@@ -90,7 +90,7 @@ def config_command(
 
     def wrap(function: "Callable[[Parameters, DictConfig], int | None]") -> Main:
         def run(line: CommandLine) -> int | None:
-            config = (_checked_config if checked else merged_config)(line, initial)
+            config = (checked_config if checked else merged_config)(line, initial)
             complete(config)
             return function(parameters.read(config), config)
 
@@ -116,7 +116,7 @@ def parameters_of(function: Main) -> "type[BaseNeMoGymCLIConfig] | None":
     return kind
 
 
-def _checked_config(line: CommandLine, initial: "Initial | None" = None) -> "DictConfig":
+def checked_config(line: CommandLine, initial: "Initial | None" = None) -> "DictConfig":
     """The configuration, checked and completed; or the one that a program has set."""
     cached = _cached_config()
     if cached is not None:

@@ -61,7 +61,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("init_agent", "Create a new agent.", "environments:init_agent"),
         Command("test", "Run the tests of one server folder.", "environments:test"),
         Command("test_all", "Run the tests of all server folders.", "environments:test_all"),
-        Command("check_verifier", "Test verifiers with generated answers.", "analyze:check_verifier"),
+        Command("check_verifier", "Measure how often verifiers are wrong and can be cheated.", "trust:check_verifier"),
         Command("check_judge", "Measure a judge on labelled examples.", "judge:check_judge"),
         Command("check_compat", "Check a folder written for the public package.", "environments:check_compat"),
         Command("prepare_data", "Check, measure and collate datasets for training.", "data:prepare_data"),
@@ -97,7 +97,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
 }
 """The commands, by what people do with them."""
 COMMANDS = {each.name: each for group in GROUPS.values() for each in group}
-ALIASES = {"view": "viewer"}
+ALIASES = {"view": "viewer", "trust": "check_verifier"}
 """Short names for `ng`."""
 
 

@@ -59,7 +59,7 @@ _DATA = {"example.jsonl": "data/example.jsonl", "gitignore": "data/.gitignore"}
 ENVIRONMENT = Kind(
     "resources_servers",
     "resources_server",
-    {**_FILES, **_DATA},
+    {**_FILES, **_DATA, "trust.json": "configs/trust.json"},
     Template("""\
 Next:
   Run its tests:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.analysis.verifier_check import guessed_golds
+from nemo_gym.analysis.gold import guessed_golds
 from nemo_gym.common.atomic_files import read_jsonl
 from nemo_gym.common.words import shorten
 from nemo_gym.data.readme_tables import EXAMPLE_PREFIX, EnvironmentConfig, environment_configs

@@ -20,8 +20,8 @@ import orjson
 from omegaconf import DictConfig
 from pydantic import Field
 
+from nemo_gym.analysis.gold import Gold, gold_finder
 from nemo_gym.analysis.reverify import verify_items
-from nemo_gym.analysis.verifier_check import Gold, gold_finder
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common import event_loop
 from nemo_gym.common.atomic_files import atomic_write, check_writable

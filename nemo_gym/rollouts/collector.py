@@ -448,6 +448,7 @@ class RolloutCollectionHelper:
             "scored": metrics.scored,
             "failed": dict(metrics.failed),
             "mean_reward": metrics.mean_reward(),
+            "alarms": [alarm.says for alarm in metrics.signals.alarms()],
             "max_in_flight": int(self._limiter.window.size) if self._limiter else None,
         }
 

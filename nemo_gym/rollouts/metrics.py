@@ -42,6 +42,7 @@ from nemo_gym.config.keys import (
 from nemo_gym.config.types import is_server_ref
 from nemo_gym.errors import AggregationError, Cause, RolloutError
 from nemo_gym.llm_api.base import JsonObject
+from nemo_gym.rollouts.hacking_signals import HackingSignals
 from nemo_gym.rollouts.store import aggregate_metrics_path, read_rollouts
 from nemo_gym.rollouts.types import (
     ANSWER_FIELDS,
@@ -80,6 +81,7 @@ class RunningMetrics:
         self.failed: Counter[Cause] = Counter()
         self.judge_failures: Counter[str] = Counter()
         """Number of judge failures by kind, including those for which a reward is configured."""
+        self.signals = HackingSignals(pass_threshold)
         self.masked = 0
         """Scored rollouts with `mask_sample`, which count in no mean."""
         self._open: dict[int | None, TaskTotals] = {}
@@ -109,6 +111,7 @@ class RunningMetrics:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add a scored rollout by its record. Records from elsewhere have no metadata."""
+        self.signals.add(record, task_index_of(record) or 0)
         self._attempts += record.get("_attempts", 0)
         self._retries += record.get("_retries", 0)
         self._add_scored(task_index_of(record), record.get("_seconds"), **metric_fields(record))
@@ -121,6 +124,7 @@ class RunningMetrics:
             self._attempts += outcome.row.attempt
             self._retries += outcome.retries
             self._add_scored(index, outcome.seconds, outcome.values, outcome.tokens, is_cut_off=outcome.is_cut_off)
+            self.signals.add_line(outcome.record, index)
         elif outcome.is_final:
             self._attempts += outcome.row.attempt
             self.failed[error.cause] += 1
@@ -215,7 +219,7 @@ class RunningMetrics:
     def summary(self) -> dict[str, Any]:
         """Return all metrics as JSON."""
         self._add_batch()
-        estimates = copy.deepcopy(self._estimates)
+        estimates, alarms = copy.deepcopy(self._estimates), self.signals.alarms()
         for task in self._open.values():
             estimates.add(task)
         fields = {
@@ -231,6 +235,7 @@ class RunningMetrics:
             "judge_failures": dict(sorted(self.judge_failures.items())),
             "cut_off": self.cut_off,
             **({"masked": self.masked} if self.masked else {}),
+            **({"alarms": [alarm._asdict() for alarm in alarms]} if alarms else {}),
             "tasks": estimates.tasks,
             "reward": fields.pop("reward", None),
             "pass_threshold": self.pass_threshold,
@@ -286,6 +291,9 @@ def _lines(summary: Mapping[str, Any], *, numbers: Container[str]) -> Iterator[s
         yield f"{count_of(summary['masked'], 'rollout')} masked by the environment, not in the means"
     if summary["cut_off"]:
         yield f"{count_of(summary['cut_off'], 'rollout')} cut off by a limit"
+    for alarm in summary.get("alarms", ()):
+        tasks = ", ".join(map(str, alarm["rollouts"][:5]))
+        yield f"ALARM {alarm['signal']}: {alarm['says']}; look at tasks {tasks}"
     yield from _table(summary, numbers)
     if summary["tokens"]:
         tokens = {name: entry for name, entry in summary["tokens"].items() if entry["total"]}

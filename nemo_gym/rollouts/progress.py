@@ -113,6 +113,8 @@ class Progress:
         metrics = self._helper.running_metrics
         mean = None if metrics is None else metrics.mean_reward()
         reward = "-" if mean is None else f"{mean:.3f}"
+        if metrics is not None:
+            metrics.signals.warn()
         return f"reward {reward}, {self._failed} failed, {self._helper.in_flight} in flight{self._failures()}"
 
     def _failures(self) -> str:

@@ -32,6 +32,7 @@ from nemo_gym.rollouts.attempts import MakeAttempt, Run, observed_attempt, retry
 from nemo_gym.rollouts.call_log import AttemptLog, CallLog, LogMode, LogRequest, ModelGate
 from nemo_gym.rollouts.dispatch import WorkerPool, open_dispatch
 from nemo_gym.rollouts.group_verification import needs_group, verify_group
+from nemo_gym.rollouts.hacking_signals import HackingSignals
 from nemo_gym.rollouts.process_losses import LOST_CODES
 from nemo_gym.rollouts.types import NO_DATASET, Outcome, Row, hash_row
 from nemo_gym.rollouts.worker_protocol import FrameConnection, frame
@@ -141,6 +142,7 @@ class RolloutRunner:
     gate: ModelGate
     workers: WorkerPool | None
     tracker: RolloutTracker | None = None
+    signals: HackingSignals = field(default_factory=HackingSignals)
 
     async def play(self, row: Row, played: PlayedCalls) -> Outcome:
         """Make a rollout, with retries. To be called in a task of its own. Every error is an outcome: the trainer
@@ -149,6 +151,8 @@ class RolloutRunner:
         outcome = await self._run(row)
         if self.tracker is not None:
             self.tracker.add(outcome)
+        if outcome.error is None:
+            self.signals.add_line(outcome.record, row.task_index)
         return outcome
 
     async def _run(self, row: Row) -> Outcome:
@@ -312,8 +316,11 @@ class SessionServer:
                 del self._streams[rest[0]]
 
     def _set_version(self, version: int) -> None:
+        if version != self.version:
+            self.runner.signals.warn()
         if self.runner.tracker is not None and version != self.version:
-            self.runner.tracker.log(self.version, self._group_counts())
+            alarms = {f"alarms/{alarm.signal}": 1.0 for alarm in self.runner.signals.alarms()}
+            self.runner.tracker.log(self.version, {**self._group_counts(), **alarms})
         self.version = version
         self.runner.set_version(version)
         for stream in self._streams.values():

@@ -76,6 +76,7 @@ def test_a_new_environment_passes_its_own_tests_with_warnings_as_errors(
         "app.py",
         "README.md",
         "configs/fresh_one.yaml",
+        "configs/trust.json",
         "data/.gitignore",
         "data/example.jsonl",
         "tests/test_app.py",

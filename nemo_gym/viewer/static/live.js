@@ -19,6 +19,7 @@ function progress(run) {
     h("div", {}, h("b", {}, number(run.mean_reward)), " mean reward so far"),
     h("div", {}, h("b", {}, number(run.per_second)), ` a second${left}`),
     h("div", {}, h("b", { class: "in-flight" }, number(run.in_flight)), ` in flight of at most ${number(run.max_in_flight)}`),
+    (run.alarms ?? []).map((says) => h("div", { class: "outcome bad", "data-alarm": "" }, `sign of reward hacking: ${says}`)),
     Object.entries(run.failed).map(([cause, count]) => h("span", { class: "outcome bad" }, `${cause} ${number(count)}`)),
   );
 }

@@ -1,4 +1,4 @@
-"""Verifiers are tried with made-up answers, and what they do wrong is counted."""
+"""Verifiers are tried with made-up answers: planted defects are found, sound verifiers are not accused."""
 
 import json
 import re
@@ -7,19 +7,11 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.analysis.verifier_check import (
-    Checked,
-    CheckVerifierConfig,
-    Gold,
-    VerifierReport,
-    changed_text,
-    guessed_golds,
-    probes,
-    probes_near,
-    try_verifier,
-)
+from nemo_gym.analysis.gold import Gold, guessed_golds
 from nemo_gym.runtime.stack import ServerSpec
-from nemo_gym.testing import TRANSPORTS, Transport, calls, example_row, message, rows_of, running_servers, server_spec
+from nemo_gym.testing import TRANSPORTS, Transport, example_row, rows_of, running_servers, server_spec
+from nemo_gym.trust.check import Checked, CheckVerifierConfig, try_verifier
+from nemo_gym.trust.report import TrustReport
 from resources_servers.example_stateful_counter.app import StatefulCounterResourcesServer
 from tests.commands import free_port, ng
 from tests.jsonl import write_lines
@@ -41,9 +33,14 @@ def local(name: str) -> ServerSpec:
 
 async def report_of(
     server: ServerSpec, rows: list[dict[str, Any]], *, transport: Transport = "direct", golds_of: Any = guessed_golds
-) -> VerifierReport:
+) -> TrustReport:
     async with running_servers([server], transport=transport) as client:
-        return await try_verifier(CheckVerifierConfig(), client, Checked("env", rows, golds_of))
+        config = CheckVerifierConfig(max_probes=150)
+        return await try_verifier(config, client, Checked("env", rows, golds_of))
+
+
+def kinds_found(report: TrustReport) -> set[str]:
+    return {finding.kind for finding in report.findings()}
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -51,9 +48,8 @@ async def test_the_right_letter_scores_full_and_nothing_near_it_does(transport: 
     report = await report_of(mcqa(), rows_of(MCQA_ROWS)[:3], transport=transport)
     assert (report.rows, report.rows_with_gold, report.trivial_rows) == (3, 3, 0)
     assert (report.false_negative_rate, report.false_positive_rate) == (0.0, 0.0)
-    full = {name: stats.full for name, stats in report.kinds.items() if stats.full}
-    assert full == {"gold": 3, "duplicated": 3}
-    assert (report.varied, report.failed.total()) == (0, 0)
+    assert report.kinds["gold"].full_rows == {0, 1, 2}
+    assert list(report.findings()) == []
     assert 0 < (report.latency_ms(50) or 0) <= (report.latency_ms(99) or 0)
 
 
@@ -67,20 +63,24 @@ async def test_a_verifier_that_rewards_everything_does_not_discriminate() -> Non
 
 async def test_a_verifier_that_wavers_is_caught() -> None:
     report = await report_of(local("wavering"), [example_row()])
-    assert report.varied == len(report.kinds)
+    assert "varied" in kinds_found(report)
 
 
 async def test_a_verifier_that_crashes_is_reported_with_its_cause() -> None:
     report = await report_of(local("unsure"), [example_row(way="crash", expected_answer="4")])
-    assert report.failed == {"verifier": len(report.kinds)}
-    assert report.false_negative_rate == 1.0
+    assert report.failed["gold"]["verifier"] > 0
+    assert "failed" in kinds_found(report)
     assert "no idea" in report.messages["gold"]
 
 
-async def test_an_answer_that_the_verifier_wants_otherwise_is_a_false_negative() -> None:
+async def test_right_answers_that_are_rejected_are_false_negatives_but_rejected_guesses_no_evidence() -> None:
     row = {**rows_of(MCQA_ROWS)[0], "expected_answer": "AB"}
     report = await report_of(mcqa(), [row])
+    assert report.false_negative_rate is None
+    assert any("no form of the expected answers" in what for what in report.not_done)
+    report = await report_of(mcqa(), [{**rows_of(MCQA_ROWS)[0], "gold_response": "I do not know."}])
     assert report.false_negative_rate == 1.0
+    assert "gold" in kinds_found(report)
 
 
 async def test_tool_calls_bring_the_environment_to_its_state() -> None:
@@ -91,31 +91,7 @@ async def test_tool_calls_bring_the_environment_to_its_state() -> None:
 
     report = await report_of(counter, rows_of(COUNTER_ROWS), golds_of=golds_of)
     assert report.rows_with_gold == report.rows == 5
-    assert (report.false_negative_rate, report.false_positive_rate, report.failed.total()) == (0.0, 0.0, 0)
-
-
-@pytest.mark.parametrize(
-    ("text", "changed"),
-    [(r"\boxed{C}", r"\boxed{D}"), (r"\frac{5}{16}", r"\frac{5}{17}"), ("9", "0"), ("Z", "A"), ("{}", "{}"), ("", "")],
-)
-def test_a_changed_text_says_something_else(text: str, changed: str) -> None:
-    assert changed_text(text) == changed
-
-
-def test_names_are_given_once_and_gold_is_changed_in_every_near_miss() -> None:
-    row = example_row("Which?", options=[{"A": "one"}, {"B": "two"}], expected_answer="A")
-    gold = guessed_golds(row)[0]
-    near = {probe.name: probe for probe in probes_near(gold)}
-    names = [probe.name for probe in probes(row)] + list(near)
-    assert len(names) == len(set(names))
-    assert all(probe.items != gold.items for probe in near.values())
-    assert {name for name, probe in near.items() if probe.may_be_right} == {"shuffled", "duplicated", "without_format"}
-
-
-def test_a_changed_call_keeps_its_name() -> None:
-    gold = Gold([calls("add", {"count": 3}, call_id="one"), message("Done.")])
-    mutated = next(probe for probe in probes_near(gold) if probe.name == "mutated")
-    assert [item["type"] for item in mutated.items] == ["function_call", "message"]
+    assert (report.false_negative_rate, report.false_positive_rate, report.failed) == (0.0, 0.0, {})
 
 
 @pytest.mark.parametrize("expected", [None, "", " ", True, ["a"], {}])
@@ -124,11 +100,11 @@ def test_a_row_without_a_plain_expected_answer_has_no_guessed_gold(expected: Any
 
 
 def test_an_expected_answer_in_the_metadata_is_found() -> None:
-    assert [gold.bare for gold in guessed_golds(example_row(metadata={"expected_answer": 4}))] == ["4"] * 3
+    assert [gold.bare for gold in guessed_golds(example_row(metadata={"expected_answer": 4}))] == ["4"] * 5
 
 
 def check(*arguments: str, cwd: Path) -> tuple[int, str, str]:
-    done = ng("ng", "check-verifier", *arguments, f"+head_server.port={free_port()}", cwd=cwd, timeout_s=120)
+    done = ng("ng", "trust", "+max_probes=120", *arguments, f"+head_server.port={free_port()}", cwd=cwd, timeout_s=120)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -138,7 +114,8 @@ def test_the_command_takes_the_examples_of_the_environment_and_writes_metrics(tm
     assert shown.splitlines()[1].split()[:5] == ["mcqa", "1", "1", "0.0%", "0.0%"]
     [stats] = json.loads((tmp_path / "out/v.json").read_text())
     assert (stats["environment"], stats["discriminates"], stats["false_negative_rate"]) == ("mcqa", True, 0.0)
-    assert stats["kinds"]["gold"] == {"may_be_right": True, "rows": 1, "full": 1, "varied": 0, "failed": {}}
+    assert stats["kinds"]["gold"]["expected"] == "right"
+    assert (stats["false_negatives"]["errors"], stats["false_negatives"]["trials"]) == (0, 1)
 
 
 def test_the_command_fails_for_a_verifier_that_wavers(tmp_path: Path) -> None:
@@ -148,7 +125,7 @@ def test_the_command_fails_for_a_verifier_that_wavers(tmp_path: Path) -> None:
     arguments = (f"+config_paths=[{tmp_path}/wavering.yaml]", f"+input_jsonl_fpath={tmp_path}/rows.jsonl")
     code, shown, _ = check(*arguments, cwd=SERVERS)
     assert code == 1
-    assert re.search("env: empty_text .* in 1 of 1 rows", shown)
+    assert re.search("env: FOUND: does not give the same reward twice", shown)
 
 
 @pytest.mark.parametrize(("most", "code"), [("0.0", 1), ("1.0", 0)])
