@@ -86,7 +86,8 @@ class Disk:
     def os_open(self, path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
         number = real_open(path, flags, mode, **options)
         process, name = self.world.running, os.fspath(path)
-        if process is not None and isinstance(name, str) and name.startswith(self.root):
+        is_ours = isinstance(name, str) and name.startswith(self.root) and flags & os.O_RDWR
+        if process is not None and is_ours:
             process.descriptors.add(number)
             self.open[number] = File(name, process, 0)
             self.synced.setdefault(name, real_fstat(number).st_size)

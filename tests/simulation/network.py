@@ -182,13 +182,13 @@ class Network:
         listener.serve(process, accept)
         return Server(listener)
 
-    def send(self, source: "Transport", item: bytes | Exception | None) -> None:
+    def send(self, source: "Transport", item: bytes | Exception | None, *, is_whole: bool = False) -> None:
         """Send bytes, the end (None), or a reset."""
         if source.process is not None and source.process.dies_of and source.is_open:
             return
         target, names = source.peer, (source.owner, source.peer.owner)
         pieces: list[Any] = [item]
-        if isinstance(item, bytes) and len(item) > 1 and self.world.random.random() < self.split_rate:
+        if not is_whole and isinstance(item, bytes) and len(item) > 1 and self.world.random.random() < self.split_rate:
             at = self.world.random.randrange(1, len(item))
             pieces = [item[:at], item[at:]]
         for piece in pieces:
@@ -303,6 +303,10 @@ class Transport(asyncio.Transport):
     def cut(self) -> None:
         """Nothing arrives any more, at either end."""
         self.is_cut = self.peer.is_cut = True
+
+    def write_whole(self, data: bytes) -> None:
+        """Send bytes that arrive together."""
+        self._network.send(self, data, is_whole=True)
 
     # For the protocol
 

@@ -41,7 +41,7 @@ SECRET = "00" * 32
 HOST = "127.0.0.1"
 EXPLAINED_WITHIN_S = 400.0
 """How long after a fault a failure may still come from it: a request to a silent endpoint waits for its timeout."""
-MAX_RUNS = 60
+MAX_RUNS = 30
 RUN_LIMIT_S = 40_000.0
 
 
@@ -75,6 +75,7 @@ class Plan:
         possible = [*FAULTS[layout]]
         chosen = drawn.sample(possible, drawn.randint(0, min(5, len(possible))))
         rows = drawn.choice((3, 8, 20, 40)) * scale
+        think_s = drawn.choice(((0.05, 0.3), (0.5, 8.0), (1.0, 40.0)))
         return cls(
             layout=layout,
             rows=rows,
@@ -88,11 +89,11 @@ class Plan:
             fault_every_s=drawn.choice((3.0, 15.0, 60.0)),
             endpoint_rate=drawn.choice((0.0, 0.02, 0.2)),
             faulty_s=drawn.choice((60.0, 300.0, 1000.0)),
-            think_s=drawn.choice(((0.05, 0.3), (0.5, 8.0), (1.0, 40.0))),
+            think_s=think_s,
             loss_rate=drawn.choice((0.0, 0.0, 0.02)),
             split_rate=drawn.choice((0.0, 0.1, 0.5)),
             short_rate=drawn.choice((0.0, 0.1)),
-            rollout_timeout_s=drawn.choice((120.0, 600.0, 3600.0)),
+            rollout_timeout_s=drawn.choice((6 * think_s[1] + 60.0, 3600.0)),
             max_attempts=drawn.choice((1, 3, 3)),
         )
 
@@ -144,6 +145,8 @@ class Scenario:
         """The steps of unfinished attempts whose model calls are in the journal."""
         self.runs = 0
         self.is_done = False
+        self._partial = 0
+        """Rollouts of the running command that cannot be scored, since the others of their group were."""
         self.failures: Counter[str] = Counter()
         self._log_read = 0
         self.machines: dict[str, Callable[[], Process]] = {}
@@ -170,6 +173,7 @@ class Scenario:
         self.settings = self._settings()
         if plan.layout == "workers":
             self._define("head", self._head)
+            self.listeners["ledger"] = network.held_listener()
             for number in range(plan.workers):
                 self._define(f"worker {number}", functools.partial(self._worker, number))
         if plan.layout == "isolated environment":
@@ -264,7 +268,9 @@ class Scenario:
         stop = self.stops[process.name] = asyncio.Event()
         await asyncio.sleep(self.world.random.uniform(0.2, 3.0))  # imports
         async with self._stack("ledger", "policy", "agent", worker=number) as stack:
-            async with serve_rows(stack, self.listeners[process.name]):  # type: ignore[arg-type]
+            http = [self.listeners["ledger"]] if number == 0 else []
+            apps = {each.port: stack.apps["ledger"] for each in http}
+            async with serving(apps, http), serve_rows(stack, self.listeners[process.name]):  # type: ignore[arg-type]
                 await stop.wait()
         self._check_returned(process)
         self.world.at(self.world.now, process.end)
@@ -279,8 +285,10 @@ class Scenario:
     def _run_command(self) -> None:
         """The user runs the command, again if it was run before."""
         self.runs += 1
-        if self.runs > MAX_RUNS:
-            self.world.violated(f"not complete after {MAX_RUNS} runs")
+        if self.runs == MAX_RUNS and not self.is_quiet:
+            self._become_quiet()
+        elif self.runs > 2 * MAX_RUNS:
+            self.world.violated(f"not complete after {self.runs} runs")
         process = Process(self.world, "collector")
         self.current["collector"] = process
         self.world.say(f"starts, run {self.runs}", "collector")
@@ -310,7 +318,7 @@ class Scenario:
             max_attempts=plan.max_attempts,
             disable_aggregation=plan.layout != "one process",
         )
-        metrics, error = None, None
+        metrics, error, self._partial = None, None, 0
         try:
             async with self._client() as client:
                 metrics = await RolloutCollectionHelper().run_from_config(
@@ -325,7 +333,7 @@ class Scenario:
         for _ in range(5):
             await asyncio.sleep(0)
         self._check_returned(process)
-        is_complete = metrics is not None and not metrics.failed.total()
+        is_complete = metrics is not None and metrics.failed.total() == self._partial
         if metrics is not None:
             world.say(f"ends: {metrics.scored} scored, {dict(metrics.failed)} failed")
             if metrics.scored + metrics.failed.total() != plan.rows * plan.repeats:
@@ -344,7 +352,7 @@ class Scenario:
                 yield ServerClient(
                     head_server_config=head,
                     global_config_dict=self.settings,
-                    addresses={"agent": "http://nowhere"},
+                    addresses={"agent": "http://nowhere", "ledger": f"http://{HOST}:{self.listeners['ledger'].port}"},
                     http=http,
                 )
             return
@@ -366,6 +374,10 @@ class Scenario:
         self.is_quiet, self.endpoint.rate = True, 0.0
         network, disk = self.world.network, self.world.disk
         network.loss_rate, disk.kill_next = 0.0, None
+        network.blocked.clear()
+        network.slow_until = disk.slow_until = disk.full_until = 0.0
+        for process in self.world.processes:
+            process.frozen_until = self.world.now
         collector = self.current.get("collector")
         if collector is not None and collector.is_alive:
             collector.kill("is killed, to begin without faults")
@@ -407,7 +419,7 @@ class Scenario:
             world.network.blocked[name] = world.now + seconds
             world.after(seconds, self.inject, name)
             self.inject("network")
-        elif name == "collector" and process.main is not None:
+        elif name == "collector" and process.main is not None and not process.main.cancelling():
             world.say("is interrupted", name)
             process.loop.call_soon(process.main.cancel)
         elif name in self.stops:
@@ -494,6 +506,7 @@ class Scenario:
         since = world.now - outcome.seconds - EXPLAINED_WITHIN_S
         found = {where for at, where in self.injected if at >= since}
         if self.plan.is_grouped and error.code == "partial_group":
+            self._partial += 1
             return
         if found.isdisjoint(EXPLAINED_BY[error.cause]):
             world.violated(f"a failure by {error.cause} that nothing explains: {error}")
@@ -543,7 +556,7 @@ class Scenario:
         if process.descriptors:
             left = [self.world.disk.open[number].path for number in process.descriptors]
             self.world.violated(f"{process.name} leaves files open: {left}")
-        if process.transports:
+        if process.transports and process.name == "collector":
             left = [f"to {each.peer.owner}" for each in process.transports]
             self.world.violated(f"{process.name} leaves {len(left)} connections open: {left[:5]}")
         tasks = [task for task in asyncio.all_tasks(process.loop) if task is not process.main]
@@ -556,21 +569,26 @@ class Scenario:
         records = [orjson.loads(line) for line in self.output.read_bytes().splitlines()]
         places = Counter((each["_task_index"], each["_repeat_index"]) for each in records)
         wanted = {(row, repeat) for row in range(plan.rows) for repeat in range(plan.repeats)}
-        if set(places) != wanted or max(places.values()) > 1:
+        if (set(places) != wanted and not plan.is_grouped) or max(places.values()) > 1:
             twice = [place for place, count in places.items() if count > 1]
             world.violated(f"missing: {sorted(wanted - set(places))}, twice: {twice}")
         for record in records:
             place = record["_task_index"], record["_repeat_index"]
             expected = self._expected_reward(*place)
-            if abs(record["reward"] - expected) > 1e-9:
+            if abs(record["reward"] - expected) > 1e-9 and not (plan.is_grouped and self._is_partial(place[0], places)):
                 world.violated(f"row {place} has {record['reward']}, expected {expected}")
             said = record["response"]["output"][-1]["content"][0]["text"]
             if said != f"The total is {total(*place)}":
                 world.violated(f"row {place} says {said!r}")
         if failures_path(self.output).exists():
             for line in failures_path(self.output).read_bytes().splitlines():
-                if world.random is not None and orjson.loads(line)["cause"] not in EXPLAINED_BY:
-                    world.violated(f"an unknown cause: {line[:200]!r}")
+                with contextlib.suppress(ValueError):  # a kill may have cut the last line
+                    if orjson.loads(line)["cause"] not in EXPLAINED_BY:
+                        world.violated(f"an unknown cause: {line[:200]!r}")
+
+    def _is_partial(self, number: int, places: Counter[Place]) -> bool:
+        """True if a group was scored without one of its rollouts, whose failure says so."""
+        return sum(place[0] == number for place in places) < self.plan.repeats
 
     def _expected_reward(self, number: int, repeat: int) -> float:
         if not self.plan.is_grouped:

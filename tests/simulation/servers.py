@@ -71,8 +71,8 @@ class LedgerVerifyRequest(BaseVerifyRequest):
     number: int
 
 
-class Ledger(SimpleResourcesServer):
-    """Adds up amounts. The reward is the total that the model says, if it is the one that the session has."""
+class Book(SimpleResourcesServer):
+    """Adds up amounts."""
 
     async def seed_session(self, body: LedgerSeedRequest, session: Account) -> None:
         if session.calls:
@@ -86,9 +86,13 @@ class Ledger(SimpleResourcesServer):
             _violated(f"call {turn} of {owner} meets a session that has had {session.calls}")
         session.calls += 1
         if amount % 7 == 0:
-            await asyncio.sleep(amount)  # a tool that takes long
+            await asyncio.sleep(amount % 10)
         session.total += amount
         return {"total": session.total}
+
+
+class Ledger(Book):
+    """The reward is the total that the model says, if it is the one that the session has."""
 
     async def verify(self, body: LedgerVerifyRequest, session: Account) -> Score:
         said = last_number(body.response)
@@ -97,12 +101,12 @@ class Ledger(SimpleResourcesServer):
         return Score(session.total / 1000, owner=session.owner)
 
 
-class GroupLedger(Ledger):
+class GroupLedger(Book):
     """Scores all rollouts of a row together: each gets its share of their sum."""
 
     async def verify_group(self, bodies: list[LedgerVerifyRequest]) -> list[float]:
-        totals = [float(last_number(body.response) or 0) for body in bodies]
-        return [total / sum(totals) for total in totals]
+        totals = [float(last_number(body.response) or 0) + 1 for body in bodies]
+        return [each / sum(totals) for each in totals]
 
 
 class JudgedLedgerConfig(JudgeConfig):
@@ -205,6 +209,9 @@ def response(asked: dict[str, Any]) -> bytes:
     """What the model says next."""
     (number, repeat), step = _place_and_step(asked)
     turns = amounts(number, repeat)
+    for item in asked["input"]:
+        if item.get("type") == "function_call_output" and '"total"' not in item["output"]:
+            _violated(f"the model of row {number} repeat {repeat} gets as a tool's output {item['output']!r:.300}")
     outputs = [orjson.loads(item["output"]) for item in asked["input"] if item.get("type") == "function_call_output"]
     if step < len(turns):
         output = list(_calls(number, repeat, step))
@@ -260,10 +267,11 @@ def _garbage(connection: EndpointConnection, _body: bytes) -> None:
 
 
 def _twice(connection: EndpointConnection, body: bytes) -> None:
-    """The reply, and then another one that nobody asked for."""
-    connection.reply(200, body)
-    wrong = body.replace(b"The total is", b"No, it is 9").replace(b'"amount', b'"no_amount')
-    connection.loop.call_later(0.01, connection.reply, 200, wrong)
+    """The reply, and with it another one that nobody asked for. If that came later, it could not be told from the
+    reply to the next request."""
+    wrong = body.replace(b"The total is", b"No, it is 9").replace(b"amount", b"no_amount")
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n"
+    connection.transport.write_whole(head % len(body) + body + head % len(wrong) + wrong)
 
 
 def _closes(connection: EndpointConnection, body: bytes) -> None:

@@ -47,6 +47,10 @@ class World:
         self.disk: Disk
         self.after_step: list[Callable[[], None]] = []
         """Invariants that are checked after every step."""
+        self.violation = ""
+        """The first invariant that was broken: code that is simulated may catch the error that says so."""
+        self.failure: BaseException | None = None
+        """An error that ended a process and should not have."""
         self.graveyard: list[Any] = []
         """What killed processes had. It is never freed, as that would run their code."""
 
@@ -57,7 +61,9 @@ class World:
 
     def violated(self, text: str) -> None:
         """An invariant is broken: end the simulation."""
-        self.say(f"VIOLATION: {text}")
+        if not self.violation:
+            self.say(f"VIOLATION: {text}")
+            self.violation = text
         raise ViolationError(text)
 
     def at(self, when: float, function: Callable[..., object], *args: Any) -> None:
@@ -91,6 +97,10 @@ class World:
                 process = ready[0] if len(ready) == 1 else self.random.choice(ready)
                 process.turn()
                 self.now += BUSY_S
+                if self.violation:
+                    raise ViolationError(self.violation)
+                if self.failure is not None:
+                    raise self.failure
             else:
                 times = [each.next_at() for each in self.processes]
                 if self.events:
@@ -133,6 +143,12 @@ class Process:
 
     def start(self, main: Coroutine[Any, Any, Any]) -> None:
         self.main = self.loop.create_task(main, name="main")
+        self.main.add_done_callback(self._on_end)
+
+    def _on_end(self, main: "asyncio.Task[Any]") -> None:
+        error = None if main.cancelled() else main.exception()
+        if error is not None and not isinstance(error, Killed):
+            self.world.failure = error
 
     def next_at(self) -> float:
         """When the process has something to do: now, later, or never."""
@@ -277,11 +293,9 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
 def _on_unhandled(loop: Any, context: dict[str, Any]) -> None:
     error = context.get("exception")
-    if isinstance(error, ViolationError):
-        raise error
-    text = f"{context.get('message')}: {error!r}"
-    loop.world.say(f"unhandled: {text}", loop.process.name)
-    loop.world.unhandled = text
+    loop.world.say(f"unhandled: {context.get('message')}: {error!r}", loop.process.name)
+    if error is not None and not isinstance(error, Killed):
+        loop.world.failure = error
 
 
 class TimelineHandler(logging.Handler):
