@@ -36,6 +36,8 @@ class Disk:
         self.full_until = 0.0
         self.kill_next: str | None = None
         """The process to kill in the middle of its next write or sync."""
+        self.refused: set[str] = set()
+        """Files that could not be written."""
         self.short_rate = 0.0
         self.synced: dict[str, int] = {}
         """The synced length of files, by path."""
@@ -111,6 +113,7 @@ class Disk:
             kept = drawn.randrange(size + 1)
             if kept and drawn.random() < 0.5:
                 return real_pwrite(number, data[:kept], offset)
+            self.refused.add(file.path)
             raise OSError(errno.ENOSPC, "No space left on device")
         if size > 1 and self.short_rate and drawn.random() < self.short_rate:
             return real_pwrite(number, data[: drawn.randrange(1, size)], offset)

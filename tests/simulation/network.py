@@ -53,6 +53,8 @@ class Listener(Socket):
         self._accept: Callable[[Transport], None] | None = None
         self._backlog: deque[Transport] = deque()
         self.process: Process | None = None
+        self.on_sent: Callable[[Transport, bytes], None] | None = None
+        """Sees what clients send, when they send it."""
 
     def serve(self, process: "Process", accept: "Callable[[Transport], None]") -> None:
         self.process, self._accept = process, accept
@@ -294,6 +296,11 @@ class Transport(asyncio.Transport):
             self._network.send(self, ConnectionResetError(104, "Connection reset by peer") if is_reset else None)
         self._network.transports.pop(self._socket.fileno(), None)
 
+    @property
+    def is_orphaned(self) -> bool:
+        """True if the peer is gone, which this end may not know."""
+        return self.is_cut or not self.peer.is_open
+
     def reset(self) -> None:
         """The network resets the connection."""
         for end in (self, self.peer):
@@ -312,6 +319,9 @@ class Transport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         if not self._is_closing and self.is_open and data:
+            listener = self._network.listeners.get(self._socket.getpeername()[1])
+            if listener is not None and listener.on_sent is not None:
+                listener.on_sent(self, data)
             self._network.send(self, bytes(data))
 
     def writelines(self, pieces: Any) -> None:

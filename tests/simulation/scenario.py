@@ -33,8 +33,8 @@ from nemo_gym.server.uvicorn_runner import serving
 from nemo_gym.testing import ServerSpec, server_spec
 from responses_api_agents.simple_agent.app import SimpleAgent
 from responses_api_models.openai_model.app import SimpleModelServer
-from tests.simulation.network import Listener
-from tests.simulation.servers import SEED, Endpoint, GroupLedger, Ledger, Place, set_world, total
+from tests.simulation.network import Listener, Transport
+from tests.simulation.servers import SEED, Endpoint, GroupLedger, Ledger, Place, place_and_step, set_world, total
 from tests.simulation.world import Process, World
 
 SECRET = "00" * 32
@@ -74,7 +74,7 @@ class Plan:
         layout = drawn.choice(("one process", "workers", "workers", "isolated environment"))
         possible = [*FAULTS[layout]]
         chosen = drawn.sample(possible, drawn.randint(0, min(5, len(possible))))
-        rows = drawn.choice((3, 8, 20, 40)) * scale
+        rows = drawn.choice((2, 4, 8, 20)) * scale
         think_s = drawn.choice(((0.05, 0.3), (0.5, 8.0), (1.0, 40.0)))
         return cls(
             layout=layout,
@@ -86,9 +86,9 @@ class Plan:
             group_output=drawn.random() < 0.25,
             is_grouped=drawn.random() < 0.15,
             faults=tuple(sorted(chosen)),
-            fault_every_s=drawn.choice((3.0, 15.0, 60.0)),
+            fault_every_s=drawn.choice((2.0, 8.0, 30.0)),
             endpoint_rate=drawn.choice((0.0, 0.02, 0.2)),
-            faulty_s=drawn.choice((60.0, 300.0, 1000.0)),
+            faulty_s=drawn.choice((20.0, 60.0, 300.0)),
             think_s=think_s,
             loss_rate=drawn.choice((0.0, 0.0, 0.02)),
             split_rate=drawn.choice((0.0, 0.1, 0.5)),
@@ -165,11 +165,12 @@ class Scenario:
         world.say(repr(plan), "plan")
         self.endpoint = Endpoint(world, think_s=plan.think_s)
         self.endpoint.rate = plan.endpoint_rate
-        self.endpoint.on_request, self.endpoint.on_fault = self._on_request, lambda _kind: self.inject("endpoint")
+        self.endpoint.on_fault = lambda _kind: self.inject("endpoint")
         network, disk = world.network, world.disk
         network.loss_rate, network.split_rate, disk.short_rate = plan.loss_rate, plan.split_rate, plan.short_rate
         self._write_dataset()
         self._define("endpoint", lambda process: self.endpoint.serve(process, self.listeners["endpoint"]))
+        self.listeners["endpoint"].on_sent = self._on_request
         self.settings = self._settings()
         if plan.layout == "workers":
             self._define("head", self._head)
@@ -293,6 +294,7 @@ class Scenario:
         self.current["collector"] = process
         self.world.say(f"starts, run {self.runs}", "collector")
         began_quiet = self.is_quiet
+        self.world.disk.refused.clear()
         self.inject("collector")
 
         def on_death() -> None:
@@ -518,9 +520,12 @@ class Scenario:
         if "damaged" in text or "does not say which row" in text:
             self.world.violated(f"the output cannot be read again: {text}")
 
-    def _on_request(self, place: Place, step: int) -> None:
-        """The endpoint is asked: not for what the journal has."""
-        if self.plan.journal:
+    def _on_request(self, transport: Transport, request: bytes) -> None:
+        """The endpoint is asked: not for what the journal has. A worker may work for a collector that is gone."""
+        path = str(journal_path(self.output))
+        is_orphan = any(each.is_orphaned for each in transport.process.transports if not each.is_client)
+        if self.plan.journal and path not in self.world.disk.refused and not is_orphan:
+            place, step = place_and_step(orjson.loads(request.partition(b"\r\n\r\n")[2]))
             self._read_log()
             if step in self.logged.get(place, ()):
                 self.world.violated(f"step {step} of {place} is asked for again, though the journal has it")

@@ -160,7 +160,6 @@ class Endpoint:
     def __init__(self, world: World, *, think_s: tuple[float, float]) -> None:
         self.world, self._think_s = world, think_s
         self.rate = 0.0
-        self.on_request: Callable[[Place, int], None] = lambda _place, _step: None
         self.on_fault: Callable[[str], None] = lambda _kind: None
         self.calls = 0
 
@@ -171,8 +170,7 @@ class Endpoint:
     def answer(self, connection: EndpointConnection, asked: dict[str, Any]) -> None:
         world = self.world
         self.calls += 1
-        place, step = _place_and_step(asked)
-        self.on_request(place, step)
+        place, step = place_and_step(asked)
         think_s = world.random.uniform(*self._think_s)
         if self.rate and world.random.random() < self.rate:
             kind, act = world.random.choice(_FAULTS)
@@ -193,7 +191,7 @@ def total(number: int, repeat: int) -> int:
     return sum(map(sum, amounts(number, repeat)))
 
 
-def _place_and_step(asked: dict[str, Any]) -> tuple[Place, int]:
+def place_and_step(asked: dict[str, Any]) -> tuple[Place, int]:
     """The row and repeat that a request is of, and the number of its turn."""
     number = int(asked["input"][0]["content"].split()[1])
     repeat = int(asked["metadata"]["seed"]) - SEED
@@ -207,7 +205,7 @@ def _place_and_step(asked: dict[str, Any]) -> tuple[Place, int]:
 
 def response(asked: dict[str, Any]) -> bytes:
     """What the model says next."""
-    (number, repeat), step = _place_and_step(asked)
+    (number, repeat), step = place_and_step(asked)
     turns = amounts(number, repeat)
     for item in asked["input"]:
         if item.get("type") == "function_call_output" and '"total"' not in item["output"]:
