@@ -6,6 +6,7 @@ from tests.simulation import edges
 edges.install()
 
 import argparse
+import asyncio
 import contextlib
 import gc
 import hashlib
@@ -20,7 +21,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.simulation.scenario import Plan, Scenario
+from tests.simulation.scenario import Plan, Scenario, warm_up
 from tests.simulation.world import ViolationError, World
 
 
@@ -85,6 +86,7 @@ def main() -> int:
     parser.add_argument("--scale", type=int, default=1, help="Multiplies the number of rows.")
     parser.add_argument("--all", action="store_true", help="Go on after a violation.")
     options = parser.parse_args()
+    asyncio.run(warm_up(Path(tempfile.gettempdir())))
     gc.collect()
     gc.disable()
     seeds = [options.seed] if options.seed is not None else range(options.start, options.start + options.seeds)

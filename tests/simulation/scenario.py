@@ -21,9 +21,11 @@ from nemo_gym.client.pool import HttpClient
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import OUTCOME_GRACE_S
 from nemo_gym.config.types import BaseServerConfig
-from nemo_gym.errors import GymError
+from nemo_gym.errors import UNREACHABLE_CODE, GymError
+import nemo_gym.rollouts.dispatch  # noqa: F401 - before a seed needs it
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
+from nemo_gym.rollouts.process_losses import LOST_CODES
 from nemo_gym.rollouts.store import failures_path, journal_path
 from nemo_gym.rollouts.types import Outcome
 from nemo_gym.rollouts.worker import serve_rows
@@ -41,6 +43,10 @@ SECRET = "00" * 32
 HOST = "127.0.0.1"
 EXPLAINED_WITHIN_S = 400.0
 """How long after a fault a failure may still come from it: a request to a silent endpoint waits for its timeout."""
+LOGGED_WITHIN_S = 8.0
+"""How long a call may take from a worker to the journal."""
+MIN_LOSSES = 6
+"""A row loses three processes before it is alone, and three then, before it is given up for killing them."""
 MAX_RUNS = 30
 RUN_LIMIT_S = 40_000.0
 
@@ -138,11 +144,17 @@ class Scenario:
         self.output = folder / "out.jsonl"
         self.injected: list[tuple[float, str]] = []
         """When something that may explain failures began or ended, and where."""
+        self.unwell: list[tuple[float, str]] = []
+        """The same, with the whole names of processes."""
         self.is_quiet = False
         self.reported: set[Place] = set()
         """Rollouts that were reported as written."""
         self.logged: dict[Place, set[int]] = {}
         """The steps of unfinished attempts whose model calls are in the journal."""
+        self.ever_logged: set[tuple[Place, int]] = set()
+        self.charged: Counter[Place] = Counter()
+        self.lost: Counter[Place] = Counter()
+        """Attempts of the running command that count, and those that lost their process."""
         self.runs = 0
         self.is_done = False
         self._partial = 0
@@ -162,6 +174,7 @@ class Scenario:
         """Play the seed to its end, and check what is left."""
         world, plan = self.world, self.plan
         set_world(world)
+        world.on_log = self.check_log
         world.say(repr(plan), "plan")
         self.endpoint = Endpoint(world, think_s=plan.think_s)
         self.endpoint.rate = plan.endpoint_rate
@@ -295,6 +308,8 @@ class Scenario:
         self.world.say(f"starts, run {self.runs}", "collector")
         began_quiet = self.is_quiet
         self.world.disk.refused.clear()
+        self.charged.clear()
+        self.lost.clear()
         self.inject("collector")
 
         def on_death() -> None:
@@ -369,6 +384,7 @@ class Scenario:
     # Faults
 
     def inject(self, where: str) -> None:
+        self.unwell.append((self.world.now, where))
         self.injected.append((self.world.now, where.partition(" ")[0]))
 
     def _become_quiet(self) -> None:
@@ -507,6 +523,7 @@ class Scenario:
         world.say(f"row {row.task_index} repeat {row.repeat_index}, attempt {row.attempt}, failed: {error.cause} {error.code}: {str(error)[:300]}")
         since = world.now - outcome.seconds - EXPLAINED_WITHIN_S
         found = {where for at, where in self.injected if at >= since}
+        self._check_attempts(outcome, (row.task_index, row.repeat_index))
         if self.plan.is_grouped and error.code == "partial_group":
             self._partial += 1
             return
@@ -514,6 +531,25 @@ class Scenario:
             world.violated(f"a failure by {error.cause} that nothing explains: {error}")
         if outcome.seconds > row.timeout_s + OUTCOME_GRACE_S + 30.0 and "time" not in found and "collector" not in found:
             world.violated(f"an attempt took {outcome.seconds:.1f} s, with a limit of {row.timeout_s:g} s")
+
+    def _check_attempts(self, outcome: Outcome, place: Place) -> None:
+        """A row gets the attempts that it was promised, and is charged for no process that died under it."""
+        error, world = outcome.error, self.world
+        is_lost = error is not None and error.code in LOST_CODES
+        self.lost[place] += is_lost
+        self.charged[place] += error is not None and not is_lost and error.code != UNREACHABLE_CODE
+        if self.charged[place] > self.plan.max_attempts:
+            world.violated(f"{place} had {self.charged[place]} attempts, of at most {self.plan.max_attempts}")
+        if outcome.is_final and is_lost and self.lost[place] < MIN_LOSSES:
+            world.violated(f"{place} is given up after {self.lost[place]} lost processes")
+
+    def check_log(self, text: str, who: str) -> None:
+        """A worker must not be taken for dead while it is well."""
+        if "has not answered for" in text and "worker" in text:
+            name = " ".join(text.split()[:2])
+            since = self.world.now - 130.0
+            if not any(at >= since and where in (name, "network", "connection") for at, where in self.unwell):
+                self.world.violated(f"{who} gives up {name}, which is well: {text}")
 
     def _check_error(self, error: Exception) -> None:
         text = str(error)
@@ -529,6 +565,15 @@ class Scenario:
             self._read_log()
             if step in self.logged.get(place, ()):
                 self.world.violated(f"step {step} of {place} is asked for again, though the journal has it")
+            if step:
+                self.world.after(LOGGED_WITHIN_S, self._check_logged, place, step - 1, self.world.now)
+
+    def _check_logged(self, place: Place, step: int, asked_at: float) -> None:
+        """A rollout went on from a call: the journal must have it, unless something may have kept it from there."""
+        self._read_log()
+        is_undisturbed = not self.injected or self.injected[-1][0] < asked_at - LOGGED_WITHIN_S
+        if is_undisturbed and (place, step) not in self.ever_logged and not self.is_done:
+            self.world.violated(f"{place} goes on from step {step}, which is not in the journal")
 
     def _read_log(self) -> None:
         path = journal_path(self.output)
@@ -547,7 +592,9 @@ class Scenario:
             if call.name == END_OF_ATTEMPT:
                 self.logged.pop(place, None)
             elif call.kind == "model" and call.status == 200:
-                self.logged.setdefault(place, set()).add(_step_of(call.reply))
+                step = _step_of(call.reply)
+                self.logged.setdefault(place, set()).add(step)
+                self.ever_logged.add((place, step))
 
     def _reread_log(self) -> None:
         self.logged, self._log_read = {}, 0
@@ -600,6 +647,29 @@ class Scenario:
             return total(number, repeat) / 1000
         totals = [total(number, each) + 1 for each in range(self.plan.repeats)]
         return totals[repeat] / sum(totals)
+
+
+async def warm_up(folder: Path) -> None:
+    """Load what every seed needs, in the process that is forked for each."""
+    for resource in (Ledger, GroupLedger):
+        spec = server_spec("ledger", "resources_servers", "ledger", folder=folder, domain="other")
+        references = {"resources_server": {"type": "resources_servers", "name": "ledger"}}
+        references["model_server"] = {"type": "responses_api_models", "name": "policy"}
+        model = {"openai_base_url": "http://127.0.0.1:1/v1", "openai_api_key": "key", "openai_model": "m", "max_tries": 1}
+        servers = [
+            replace(spec, served_class=resource),
+            replace(
+                server_spec("policy", "responses_api_models", "openai_model", **model), served_class=SimpleModelServer
+            ),
+            replace(
+                server_spec("agent", "responses_api_agents", "simple_agent", **references), served_class=SimpleAgent
+            ),
+        ]
+        async with Stack(StackSpec(servers)) as stack:
+            row = {"number": 1, "responses_create_params": {"input": [{"role": "user", "content": "Row 1"}]}}
+            await stack.client.send("agent", "/run", row)
+        async with serving({}, []):
+            pass
 
 
 async def _no_metrics() -> list[Any]:

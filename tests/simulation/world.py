@@ -47,6 +47,7 @@ class World:
         self.disk: Disk
         self.after_step: list[Callable[[], None]] = []
         """Invariants that are checked after every step."""
+        self.on_log: Callable[[str, str], None] = lambda _text, _who: None
         self.violation = ""
         """The first invariant that was broken: code that is simulated may catch the error that says so."""
         self.failure: BaseException | None = None
@@ -306,4 +307,7 @@ class TimelineHandler(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._world.say(f"log {record.levelname.lower()}: {record.getMessage()[:400]}")
+        text = record.getMessage()
+        self._world.say(f"log {record.levelname.lower()}: {text[:400]}")
+        if self._world.running is not None:
+            self._world.on_log(text, self._world.running.name)
