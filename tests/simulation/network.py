@@ -122,6 +122,11 @@ class Network:
         self._ports += 1
         return self._ports
 
+    def free_listener(self) -> Listener:
+        """A listening socket that closes with the process that serves it."""
+        listener = self.listeners[port] = Listener(self, port := self.new_port(), is_held=False)
+        return listener
+
     def held_listener(self) -> Listener:
         """A listening socket that a supervisor holds."""
         listener = self.listeners[port] = Listener(self, port := self.new_port(), is_held=True)

@@ -30,6 +30,7 @@ from nemo_gym.rollouts.store import failures_path, journal_path
 from nemo_gym.rollouts.types import Outcome
 from nemo_gym.rollouts.worker import serve_rows
 from nemo_gym.runtime.head_server import HeadServer
+from nemo_gym.runtime.membership import Members, Membership, Registration
 from nemo_gym.runtime.stack import Stack, StackSpec
 from nemo_gym.server.uvicorn_runner import serving
 from nemo_gym.testing import ServerSpec, server_spec
@@ -40,6 +41,7 @@ from tests.simulation.servers import SEED, Endpoint, GroupLedger, Ledger, Place,
 from tests.simulation.world import Process, World
 
 SECRET = "00" * 32
+TOKEN = "a token of at least sixteen characters"
 HOST = "127.0.0.1"
 EXPLAINED_WITHIN_S = 400.0
 """How long after a fault a failure may still come from it: a request to a silent endpoint waits for its timeout."""
@@ -77,7 +79,7 @@ class Plan:
     @classmethod
     def draw(cls, world: World, *, scale: int = 1) -> "Plan":
         drawn = world.random
-        layout = drawn.choice(("one process", "workers", "workers", "isolated environment"))
+        layout = drawn.choice(("one process", "workers", "workers", "joined workers", "isolated environment"))
         possible = [*FAULTS[layout]]
         chosen = drawn.sample(possible, drawn.randint(0, min(5, len(possible))))
         rows = drawn.choice((2, 4, 8, 20)) * scale
@@ -90,7 +92,7 @@ class Plan:
             workers=drawn.choice((1, 2, 3)),
             journal=drawn.random() < 0.6,
             group_output=drawn.random() < 0.25,
-            is_grouped=drawn.random() < 0.15,
+            is_grouped=drawn.random() < 0.15 and layout != "joined workers",
             faults=tuple(sorted(chosen)),
             fault_every_s=drawn.choice((2.0, 8.0, 30.0)),
             endpoint_rate=drawn.choice((0.0, 0.02, 0.2)),
@@ -115,6 +117,12 @@ FAULTS = {
         *("kill endpoint", "freeze endpoint", "reset", "half-open", "partition endpoint", "slow network"),
         *("disk full", "slow disk", "truncate output", "clock jump"),
         *("kill worker", "freeze worker", "partition worker", "stop worker", "kill head", "freeze head"),
+    ),
+    "joined workers": (
+        *("kill collector", "freeze collector", "stop collector", "power failure"),
+        *("kill endpoint", "reset", "half-open", "slow network", "clock jump"),
+        *("kill worker", "freeze worker", "partition worker", "stop worker"),
+        *("kill head", "freeze head", "partition head"),
     ),
     "isolated environment": (
         *("kill collector", "kill collector in a write", "freeze collector", "stop collector"),
@@ -165,6 +173,9 @@ class Scenario:
         self.current: dict[str, Process] = {}
         self.listeners: dict[str, Listener] = {}
         self.stops: dict[str, asyncio.Event] = {}
+        self.token = TOKEN if plan.layout == "joined workers" else None
+        self.indices: dict[int, str] = {}
+        """The names of workers that have joined, by their index."""
         self._resource = GroupLedger if plan.is_grouped else Ledger
         self.settings: dict[str, Any] = {}
 
@@ -190,6 +201,10 @@ class Scenario:
             self.listeners["ledger"] = network.held_listener()
             for number in range(plan.workers):
                 self._define(f"worker {number}", functools.partial(self._worker, number))
+        if plan.layout == "joined workers":
+            self._define("head", self._head)
+            for number in range(plan.workers):
+                self._define(f"worker {number}", self._joined_worker)
         if plan.layout == "isolated environment":
             self._define("environment", self._environment)
         for name in self.machines:
@@ -257,14 +272,30 @@ class Scenario:
 
     def _stack(self, *names: str, worker: int = 0, addresses: dict[str, str] | None = None) -> Stack:
         servers = [each for each in self._specs() if each.name in names]
-        return Stack(StackSpec(servers, config=self.settings, addresses=addresses or {}, secret=SECRET, worker=worker))
+        return Stack(
+            StackSpec(
+                servers,
+                config=self.settings,
+                addresses=addresses or {},
+                secret=SECRET,
+                worker=worker,
+                token=self.token,
+            )
+        )
 
     # The processes
 
     async def _head(self, _process: Process) -> None:
         listener = self.listeners["head"]
+        members = Members()
         head = HeadServer(
-            config_yaml=lambda: "{}", instances=list, health=dict, metrics=_no_metrics, workers=self._addresses
+            config_yaml=lambda: "{}",
+            instances=list,
+            health=dict,
+            metrics=_no_metrics,
+            workers=self._addresses if self.token is None else lambda: [each.to_json() for each in members.addresses()],
+            register=members.register,
+            token=self.token,
         )
         async with serving({listener.port: head}, [listener]):  # type: ignore[list-item]
             await asyncio.Event().wait()
@@ -287,6 +318,24 @@ class Scenario:
             async with serving(apps, http), serve_rows(stack, self.listeners[process.name]):  # type: ignore[arg-type]
                 await stop.wait()
         self._check_returned(process)
+        self.world.at(self.world.now, process.end)
+
+    async def _joined_worker(self, process: Process) -> None:
+        await asyncio.sleep(self.world.random.uniform(0.2, 3.0))
+        stop = self.stops[process.name] = asyncio.Event()
+        listener = self.world.network.free_listener()
+        rows = f"{HOST}:{listener.port}"
+        about = Registration(url=f"http://{rows}", rows=rows, servers=("agent", "ledger", "policy"), pid=process.pid)
+        head_url = f"http://{HOST}:{self.listeners['head'].port}"
+        async with HttpClient() as http:
+            membership = Membership(http, head_url, self.token, about)
+            index = await membership.join()
+            self.indices[index] = process.name
+            leased = asyncio.create_task(membership.keep(stop))
+            async with self._stack("ledger", "policy", "agent", worker=index) as stack:
+                async with serve_rows(stack, listener):  # type: ignore[arg-type]
+                    await stop.wait()
+            await leased
         self.world.at(self.world.now, process.end)
 
     async def _environment(self, process: Process) -> None:
@@ -363,14 +412,15 @@ class Scenario:
     @contextlib.asynccontextmanager
     async def _client(self) -> Any:
         layout = self.plan.layout
-        if layout == "workers":
+        if layout in ("workers", "joined workers"):
             head = BaseServerConfig(host=HOST, port=self.listeners["head"].port)
             async with HttpClient() as http:
                 yield ServerClient(
                     head_server_config=head,
                     global_config_dict=self.settings,
-                    addresses={"agent": "http://nowhere", "ledger": f"http://{HOST}:{self.listeners['ledger'].port}"},
+                    addresses={"agent": "http://nowhere", "ledger": self._ledger_url()},
                     http=http,
+                    token=self.token,
                 )
             return
         names, addresses = ["policy", "agent"], {}
@@ -380,6 +430,10 @@ class Scenario:
             addresses["ledger"] = f"http://{HOST}:{self.listeners['environment'].port}"
         async with self._stack(*names, addresses=addresses) as stack:
             yield stack.client
+
+    def _ledger_url(self) -> str:
+        listener = self.listeners.get("ledger")
+        return "http://nowhere" if listener is None else f"http://{HOST}:{listener.port}"
 
     # Faults
 
@@ -545,8 +599,9 @@ class Scenario:
 
     def check_log(self, text: str, who: str) -> None:
         """A worker must not be taken for dead while it is well."""
-        if "has not answered for" in text and "worker" in text:
-            name = " ".join(text.split()[:2])
+        words = text.split()
+        if "has not answered for" in text or "has not renewed its lease" in text:
+            name = self.indices.get(int(words[1]), f"worker {words[1]}")
             since = self.world.now - 130.0
             if not any(at >= since and where in (name, "network", "connection") for at, where in self.unwell):
                 self.world.violated(f"{who} gives up {name}, which is well: {text}")
