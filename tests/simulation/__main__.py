@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.simulation.scenario import Plan, Scenario, warm_up
+from tests.simulation.trainer import TrainerScenario
 from tests.simulation.world import ViolationError, World
 
 
@@ -45,7 +46,8 @@ def play(seed: int, *, scale: int, keeps_timeline: bool) -> Report:
     violation, plan = "", None
     try:
         plan = Plan.draw(world, scale=scale)
-        Scenario(world, plan, folder).play()
+        make = TrainerScenario if plan.layout == "session" else Scenario
+        make(world, plan, folder).play()
     except ViolationError as error:
         violation = str(error)
     except BaseException:

@@ -7,6 +7,8 @@ import logging
 import os
 import random
 import select
+import socket
+import subprocess
 import threading
 import time
 import uuid
@@ -56,6 +58,8 @@ def enter(world: World, root: str) -> None:
     threading.Thread.start = threading.Thread.join = _nothing  # type: ignore[method-assign, assignment]
     os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = root
     os.getpid = _pid
+    socket.socketpair = world.network.socketpair  # type: ignore[assignment]
+    subprocess.Popen = world.start_program  # type: ignore[assignment, misc]
     random.seed(world.seed)
     logging.getLogger().handlers[:] = [TimelineHandler(world)]
     logging.getLogger().setLevel(logging.INFO)

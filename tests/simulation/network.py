@@ -80,6 +80,20 @@ class Listener(Socket):
         self._network.listeners.pop(self.port, None)
 
 
+class PairedSocket(Socket):
+    """One end of a `socketpair`. The process that it is passed to connects it to its loop."""
+
+    def __init__(self, network: "Network") -> None:
+        super().__init__(network, 0)
+        self.transport = Transport(network, None, self)
+
+    def __enter__(self) -> "PairedSocket":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+
 class Server(asyncio.AbstractServer):
     """What `create_server` returns."""
 
@@ -145,7 +159,10 @@ class Network:
     async def connect(self, process: "Process", make: Any, port: int, *, sock: Any = None) -> Any:
         loop = process.loop
         if sock is not None:
-            raise NotImplementedError("a connected socket")
+            sock.transport.process = process
+            sock.transport.attach(protocol := make())
+            await asyncio.sleep(0)
+            return sock.transport, protocol
         arrived: asyncio.Future[None] = loop.create_future()
         server = self.listeners.get(port)
         other = server.process.name if server is not None and server.process is not None else f"port {port}"
@@ -188,6 +205,12 @@ class Network:
 
         listener.serve(process, accept)
         return Server(listener)
+
+    def socketpair(self) -> tuple[PairedSocket, PairedSocket]:
+        """In the place of `socket.socketpair`."""
+        ours, theirs = PairedSocket(self), PairedSocket(self)
+        ours.transport.peer, theirs.transport.peer = theirs.transport, ours.transport
+        return ours, theirs
 
     def send(self, source: "Transport", item: bytes | Exception | None, *, is_whole: bool = False) -> None:
         """Send bytes, the end (None), or a reset."""

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from nemo_gym.testing import ServerSpec, server_spec
 from responses_api_agents.simple_agent.app import SimpleAgent
 from responses_api_models.openai_model.app import SimpleModelServer
 from tests.simulation.network import Listener, Transport
-from tests.simulation.servers import SEED, Endpoint, GroupLedger, Ledger, Place, place_and_step, set_world, total
+from tests.simulation.servers import SEED, CopiedLedger, Endpoint, GroupLedger, Ledger, ReplayedLedger, Place, place_and_step, set_world, total
 from tests.simulation.world import Process, World
 
 SECRET = "00" * 32
@@ -79,7 +79,7 @@ class Plan:
     @classmethod
     def draw(cls, world: World, *, scale: int = 1) -> "Plan":
         drawn = world.random
-        layout = drawn.choice(("one process", "workers", "workers", "joined workers", "isolated environment"))
+        layout = drawn.choice(("one process", "workers", "workers", "joined workers", "isolated environment", "session"))
         possible = [*FAULTS[layout]]
         chosen = drawn.sample(possible, drawn.randint(0, min(5, len(possible))))
         rows = drawn.choice((2, 4, 8, 20)) * scale
@@ -92,7 +92,7 @@ class Plan:
             workers=drawn.choice((1, 2, 3)),
             journal=drawn.random() < 0.6,
             group_output=drawn.random() < 0.25,
-            is_grouped=drawn.random() < 0.15 and layout != "joined workers",
+            is_grouped=drawn.random() < 0.15 and layout not in ("joined workers", "session"),
             faults=tuple(sorted(chosen)),
             fault_every_s=drawn.choice((2.0, 8.0, 30.0)),
             endpoint_rate=drawn.choice((0.0, 0.02, 0.2)),
@@ -124,6 +124,11 @@ FAULTS = {
         *("kill worker", "freeze worker", "partition worker", "stop worker"),
         *("kill head", "freeze head", "partition head"),
     ),
+    "session": (
+        *("kill collector", "kill session", "kill session in a write", "freeze collector", "freeze session"),
+        *("kill endpoint", "freeze endpoint", "reset", "half-open", "partition endpoint", "slow network"),
+        *("disk full", "clock jump"),
+    ),
     "isolated environment": (
         *("kill collector", "kill collector in a write", "freeze collector", "stop collector"),
         *("kill endpoint", "freeze endpoint", "reset", "half-open", "slow network", "disk full"),
@@ -131,6 +136,7 @@ FAULTS = {
     ),
 }
 
+LEDGERS: dict[str, type[Ledger]] = defaultdict(lambda: Ledger, {"session": CopiedLedger, "joined workers": ReplayedLedger})
 EXPLAINED_BY = {
     "model": ("endpoint", "connection", "collector", "worker", "network"),
     "environment": ("worker", "environment", "connection", "network", "collector", "head"),
@@ -159,6 +165,10 @@ class Scenario:
         """Rollouts that were reported as written."""
         self.logged: dict[Place, set[int]] = {}
         """The steps of unfinished attempts whose model calls are in the journal."""
+        self.forked: set[Place] = set()
+        """Rollouts that begin at an earlier step on purpose."""
+        self._attempts: dict[str, Place] = {}
+        """The places of attempts in the journal, by their ids."""
         self.ever_logged: set[tuple[Place, int]] = set()
         self.charged: Counter[Place] = Counter()
         self.lost: Counter[Place] = Counter()
@@ -176,7 +186,7 @@ class Scenario:
         self.token = TOKEN if plan.layout == "joined workers" else None
         self.indices: dict[int, str] = {}
         """The names of workers that have joined, by their index."""
-        self._resource = GroupLedger if plan.is_grouped else Ledger
+        self._resource = GroupLedger if plan.is_grouped else LEDGERS[plan.layout]
         self.settings: dict[str, Any] = {}
 
     # Set-up
@@ -618,7 +628,7 @@ class Scenario:
         if self.plan.journal and path not in self.world.disk.refused and not is_orphan:
             place, step = place_and_step(orjson.loads(request.partition(b"\r\n\r\n")[2]))
             self._read_log()
-            if step in self.logged.get(place, ()):
+            if place not in self.forked and step in self.logged.get(place, ()):
                 self.world.violated(f"step {step} of {place} is asked for again, though the journal has it")
             if step:
                 self.world.after(LOGGED_WITHIN_S, self._check_logged, place, step - 1, self.world.now)
@@ -643,16 +653,18 @@ class Scenario:
             call = parse_call(line)
             if call is None:
                 continue
-            place = call.task_index, call.repeat_index
             if call.name == END_OF_ATTEMPT:
-                self.logged.pop(place, None)
+                ended = self._attempts.pop(call.attempt_id, None)
+                if ended is not None and call.status >= 400:
+                    self.logged.pop(ended, None)
             elif call.kind == "model" and call.status == 200:
-                step = _step_of(call.reply)
+                place, step = _place_and_step_of(call.reply)
+                self._attempts[call.attempt_id] = place
                 self.logged.setdefault(place, set()).add(step)
                 self.ever_logged.add((place, step))
 
     def _reread_log(self) -> None:
-        self.logged, self._log_read = {}, 0
+        self.logged, self._log_read, self._attempts = {}, 0, {}
         self._read_log()
 
     def _places_on_disk(self) -> set[Place]:
@@ -738,8 +750,9 @@ def _places(data: bytes) -> Iterator[Place]:
             yield record["_task_index"], record["_repeat_index"]
 
 
-def _step_of(reply: str) -> int:
-    return int(orjson.loads(reply)["id"].rpartition("-")[2])
+def _place_and_step_of(reply: str) -> tuple[Place, int]:
+    _, number, repeat, step = orjson.loads(reply)["id"].split("-")
+    return (int(number), int(repeat)), int(step)
 
 
 _OTHER_FAULTS: dict[str, Callable[[Scenario], None]] = {

@@ -5,7 +5,6 @@ So every conversation, and every score, is known before."""
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -19,7 +18,6 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     tool,
 )
-from nemo_gym.judge import JudgeConfig
 from tests.simulation.world import Process, World
 
 Place = tuple[int, int]
@@ -101,25 +99,24 @@ class Ledger(Book):
         return Score(session.total / 1000, owner=session.owner)
 
 
+class CopiedLedger(Ledger):
+    """Goes on from a copy of a session."""
+
+    restore = "copy"
+
+
+class ReplayedLedger(Ledger):
+    """Goes on by calling the tools again."""
+
+    restore = "replay"
+
+
 class GroupLedger(Book):
     """Scores all rollouts of a row together: each gets its share of their sum."""
 
     async def verify_group(self, bodies: list[LedgerVerifyRequest]) -> list[float]:
         totals = [float(last_number(body.response) or 0) + 1 for body in bodies]
         return [each / sum(totals) for each in totals]
-
-
-class JudgedLedgerConfig(JudgeConfig):
-    judge_prompt_template: str = "Is {generated_answer} the total of row {question}?"
-
-
-@dataclass
-class Served:
-    """What the endpoint was asked."""
-
-    calls: int = 0
-    faults: int = 0
-    steps: dict[Place, set[int]] = field(default_factory=dict)
 
 
 Fault = Callable[["EndpointConnection", bytes], None]

@@ -7,6 +7,7 @@ import heapq
 import itertools
 import logging
 import random
+import subprocess
 from asyncio import base_events, events
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,8 @@ class World:
         self.disk: Disk
         self.after_step: list[Callable[[], None]] = []
         """Invariants that are checked after every step."""
+        self.make_program: Callable[[Transport, bytes], Process]
+        """Starts the process of a program that is run with a socket and an order."""
         self.on_log: Callable[[str, str], None] = lambda _text, _who: None
         self.violation = ""
         """The first invariant that was broken: code that is simulated may catch the error that says so."""
@@ -54,6 +57,11 @@ class World:
         """An error that ended a process and should not have."""
         self.graveyard: list[Any] = []
         """What killed processes had. It is never freed, as that would run their code."""
+
+    def start_program(self, command: list[str], **options: Any) -> "Program":
+        """In the place of `subprocess.Popen`."""
+        (number,) = options["pass_fds"]
+        return Program(self, self.network.transports[number])
 
     def say(self, text: str, who: "str | None" = None) -> None:
         """Add a line to the timeline."""
@@ -204,6 +212,36 @@ class _Running:
         if self._process.dies_of:
             self._process.kill(f"is killed {self._process.dies_of}")
         return kind is Killed
+
+
+class Program:
+    """A program that a process has started: it reads its order from standard input, and begins at its end."""
+
+    def __init__(self, world: World, transport: "Transport") -> None:
+        self._world, self._transport, self._order = world, transport, b""
+        self._process: Process | None = None
+        self.stdin = self
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process = self._world.make_program(self._transport, self._order)
+
+    def write(self, order: bytes) -> None:
+        self._order += order
+
+    def wait(self, timeout: float | None = None) -> int:
+        process, end = self._process, self._world.now + (timeout or 0.0)
+        while process is not None and process.is_alive and self._world.now < end:
+            self._world.step()
+        if process is not None and process.is_alive and timeout is not None:
+            raise subprocess.TimeoutExpired("program", timeout)
+        return -9
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
 
 
 class _NoSelector:
