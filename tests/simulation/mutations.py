@@ -230,6 +230,12 @@ MUTANTS = (
         "            self._in_flight.pop(id(losses), None)\n",
     ),
     Mutant(
+        "an aborted rollout that goes on gets a new place in the journal",
+        "training/session.py",
+        "if before is not None and before[1] == digest and before in self._unfinished:",
+        "if False:",
+    ),
+    Mutant(
         "a group is scored before its last rollout has ended",
         "rollouts/group_verification.py",
         "        if left == 0:\n",

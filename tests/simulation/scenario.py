@@ -77,9 +77,10 @@ class Plan:
     max_attempts: int
 
     @classmethod
-    def draw(cls, world: World, *, scale: int = 1) -> "Plan":
+    def draw(cls, world: World, *, scale: int = 1, layout: str | None = None) -> "Plan":
         drawn = world.random
-        layout = drawn.choice(("one process", "workers", "workers", "joined workers", "isolated environment", "session"))
+        chance = drawn.choice((*FAULTS, "workers"))
+        layout = chance if layout is None else layout
         possible = [*FAULTS[layout]]
         chosen = drawn.sample(possible, drawn.randint(0, min(5, len(possible))))
         rows = drawn.choice((2, 4, 8, 20)) * scale
@@ -636,7 +637,8 @@ class Scenario:
     def _check_logged(self, place: Place, step: int, asked_at: float) -> None:
         """A rollout went on from a call: the journal must have it, unless something may have kept it from there."""
         self._read_log()
-        is_undisturbed = not self.injected or self.injected[-1][0] < asked_at - LOGGED_WITHIN_S
+        recent = any(at >= asked_at - LOGGED_WITHIN_S for at, _ in self.injected[-1:])
+        is_undisturbed = not recent and all(each.frozen_until < asked_at for each in self.world.processes)
         if is_undisturbed and (place, step) not in self.ever_logged and not self.is_done:
             self.world.violated(f"{place} goes on from step {step}, which is not in the journal")
 
