@@ -1,6 +1,7 @@
 """`python -m tests.simulation --seeds 1000`: play seeds, each in a forked child, and show the timeline of one that
 breaks an invariant."""
 
+# ruff: noqa: E402 - the edges first; this is a command
 from tests.simulation import edges
 
 edges.install()
@@ -25,7 +26,6 @@ from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.scenario import Plan, Scenario, warm_up
 from tests.simulation.trainer import TrainerScenario
 from tests.simulation.world import ViolationError, World
-
 
 SHOWN_LINES = 300
 NOTHING: Mapping[str, Any] = {}
@@ -74,9 +74,8 @@ def play_in_child(seed: int, **options: Any) -> Report:
     child = os.fork()
     if child == 0:
         os.close(read_end)
-        report = play(seed, **options)
         with os.fdopen(write_end, "wb", closefd=False) as pipe:
-            pipe.write(pickle.dumps(report))
+            pipe.write(pickle.dumps(play(seed, **options)))
         os._exit(0)
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
@@ -84,7 +83,8 @@ def play_in_child(seed: int, **options: Any) -> Report:
     os.waitpid(child, 0)
     if not answer:
         return Report(seed, "the simulator's process died", 0, 0, 0.0, "", "", [])
-    return pickle.loads(answer)
+    report: Report = pickle.loads(answer)
+    return report
 
 
 def main() -> int:

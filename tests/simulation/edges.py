@@ -41,7 +41,7 @@ def install() -> None:
     time.monotonic_ns = time.perf_counter_ns = lambda: int(_monotonic() * 1e9)
     time.time = _wall
     time.time_ns = lambda: int(_wall() * 1e9)
-    time.sleep = _no_sleep
+    time.sleep = _no_sleep  # type: ignore[assignment]
     random._urandom = _urandom  # type: ignore[attr-defined]
     uuid.os = type("os", (), {"urandom": staticmethod(_urandom)})  # type: ignore[attr-defined]
     select.poll = Poller  # type: ignore[assignment, misc]
@@ -53,9 +53,9 @@ def enter(world: World, root: str) -> None:
     _world = world
     world.disk, world.network = Disk(world, root), Network(world)
     Poller.network = world.network
-    os.open, os.close, os.pwrite = world.disk.os_open, world.disk.os_close, world.disk.os_pwrite
-    os.fsync, os.ftruncate, os.fstat = world.disk.os_fsync, world.disk.os_ftruncate, world.disk.os_fstat
-    threading.Thread.start = threading.Thread.join = _nothing  # type: ignore[method-assign, assignment]
+    for name in ("open", "close", "pwrite", "fsync", "ftruncate", "fstat"):
+        setattr(os, name, getattr(world.disk, f"os_{name}"))
+    threading.Thread.start = threading.Thread.join = _nothing  # type: ignore[method-assign]
     os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = root
     os.getpid = _pid
     socket.socketpair = world.network.socketpair  # type: ignore[assignment]
@@ -77,4 +77,3 @@ def _no_sleep(seconds: float) -> None:
 
 def _nothing(*_args: Any, **_options: Any) -> None:
     """In the place of `Thread.start`: the watchdog of a loop has nothing to watch here."""
-

@@ -1,8 +1,8 @@
 """`python -m tests.simulation.mutations`: plant one defect after another in a copy of the product, and count which of
 them the simulator finds.
 
-Each mutant is a text of a module that is replaced. It must occur there exactly once, so a change of the code that makes
-a mutant meaningless is an error here."""
+Each mutant is a text of a module that is replaced. It must occur there exactly once: a change of the code that leaves
+a mutant without its text is an error here."""
 
 import argparse
 import concurrent.futures
@@ -81,7 +81,9 @@ MUTANTS = (
         "            if not rollout.is_abandoned:\n                limiter.leave",
         "            if not rollout.is_abandoned and scored:\n                limiter.leave",
     ),
-    Mutant("rows that wait for a place are not woken", "rollouts/collector.py", "            self._has_room.set()", ""),
+    Mutant(
+        "rows that wait for a place are not woken", "rollouts/collector.py", "            self._has_room.set()", ""
+    ),
     Mutant(
         "one attempt too many",
         "rollouts/attempts.py",
@@ -168,7 +170,8 @@ MUTANTS = (
         "all rollouts share one session",
         "server/session.py",
         "        session_id = str(uuid4())\n",
-        '        session_id = "1"\n        found = self._sessions.get(self.sign(f"{self.worker}.{self._incarnation}.1"))\n'
+        '        session_id = "1"\n'
+        '        found = self._sessions.get(self.sign(f"{self.worker}.{self._incarnation}.1"))\n'
         "        if found is not None:\n            return found\n",
     ),
     Mutant(
@@ -203,9 +206,8 @@ MUTANTS = (
     Mutant(
         "unread bytes become the next reply",
         "client/connection.py",
-        "        if self._reply is not None:  # a second reply in the same read: nothing of it may get into the first\n"
-        "            self.close()\n            self._owner.on_unsolicited()\n",
-        "        if self._reply is not None:\n",
+        "            self.close()\n            self._owner.on_unsolicited()\n            self._headers",
+        "            self._headers",
     ),
     Mutant(
         "a connection without a reply is used again",
@@ -252,7 +254,9 @@ def plant(mutant: Mutant, folder: Path) -> None:
     path = folder / "nemo_gym" / mutant.module
     text = path.read_text()
     if text.count(mutant.old) != 1:
-        raise SystemExit(f"'{mutant.name}': {mutant.module} has its text {text.count(mutant.old)} times, expected once")
+        raise SystemExit(
+            f"'{mutant.name}': {mutant.module} has its text {text.count(mutant.old)} times, expected once"
+        )
     path.write_text(text.replace(mutant.old, mutant.new))
 
 

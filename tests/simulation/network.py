@@ -94,7 +94,7 @@ class PairedSocket(Socket):
         pass
 
 
-class Server(asyncio.AbstractServer):
+class Server:
     """What `create_server` returns."""
 
     def __init__(self, listener: Listener) -> None:
@@ -138,12 +138,14 @@ class Network:
 
     def free_listener(self) -> Listener:
         """A listening socket that closes with the process that serves it."""
-        listener = self.listeners[port] = Listener(self, port := self.new_port(), is_held=False)
-        return listener
+        return self._listener(self.new_port(), is_held=False)
 
     def held_listener(self) -> Listener:
         """A listening socket that a supervisor holds."""
-        listener = self.listeners[port] = Listener(self, port := self.new_port(), is_held=True)
+        return self._listener(self.new_port(), is_held=True)
+
+    def _listener(self, port: int, *, is_held: bool) -> Listener:
+        listener = self.listeners[port] = Listener(self, port, is_held=is_held)
         return listener
 
     def delay_s(self, *names: str) -> float:
@@ -169,7 +171,11 @@ class Network:
 
         def arrive() -> None:
             if process.is_alive:
-                loop.call_soon(lambda: arrived.done() or arrived.set_result(None))
+                loop.call_soon(settle)
+
+        def settle() -> None:
+            if not arrived.done():
+                arrived.set_result(None)
 
         self.world.after(2 * self.delay_s(process.name, other), arrive)
         await arrived
@@ -191,7 +197,7 @@ class Network:
             port = port or self.new_port()
             if port in self.listeners:
                 raise OSError(98, "Address already in use")
-            listener = self.listeners[port] = Listener(self, port, is_held=False)
+            listener = self._listener(port, is_held=False)
         else:
             listener = sock
         context = contextvars.copy_context()
@@ -219,12 +225,11 @@ class Network:
         target, names = source.peer, (source.owner, source.peer.owner)
         pieces: list[Any] = [item]
         if not is_whole and isinstance(item, bytes) and len(item) > 1 and self.world.random.random() < self.split_rate:
-            at = self.world.random.randrange(1, len(item))
-            pieces = [item[:at], item[at:]]
+            middle = self.world.random.randrange(1, len(item))
+            pieces = [item[:middle], item[middle:]]
         for piece in pieces:
-            at = max(source.last_arrival, self.world.now + self.delay_s(*names))
-            source.last_arrival = at
-            self.world.at(at, self._deliver, source, target, piece)
+            source.last_arrival = max(source.last_arrival, self.world.now + self.delay_s(*names))
+            self.world.at(source.last_arrival, self._deliver, source, target, piece)
 
     def _deliver(self, source: "Transport", target: "Transport", item: Any) -> None:
         if source.is_cut:

@@ -15,6 +15,8 @@ from typing import Any
 
 import orjson
 
+import nemo_gym.rollouts.dispatch  # noqa: F401 - before a seed needs it
+from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.client.call_log import END_OF_ATTEMPT, parse_call
 from nemo_gym.client.head import WorkerAddress
 from nemo_gym.client.pool import HttpClient
@@ -22,7 +24,6 @@ from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common.deadline import OUTCOME_GRACE_S
 from nemo_gym.config.types import BaseServerConfig
 from nemo_gym.errors import UNREACHABLE_CODE, GymError
-import nemo_gym.rollouts.dispatch  # noqa: F401 - before a seed needs it
 from nemo_gym.rollouts.collector import RolloutCollectionHelper
 from nemo_gym.rollouts.config import RolloutCollectionConfig
 from nemo_gym.rollouts.process_losses import LOST_CODES
@@ -37,7 +38,18 @@ from nemo_gym.testing import ServerSpec, server_spec
 from responses_api_agents.simple_agent.app import SimpleAgent
 from responses_api_models.openai_model.app import SimpleModelServer
 from tests.simulation.network import Listener, Transport
-from tests.simulation.servers import SEED, CopiedLedger, Endpoint, GroupLedger, Ledger, ReplayedLedger, Place, place_and_step, set_world, total
+from tests.simulation.servers import (
+    SEED,
+    CopiedLedger,
+    Endpoint,
+    GroupLedger,
+    Ledger,
+    Place,
+    ReplayedLedger,
+    place_and_step,
+    set_world,
+    total,
+)
 from tests.simulation.world import Process, World
 
 SECRET = "00" * 32
@@ -137,7 +149,9 @@ FAULTS = {
     ),
 }
 
-LEDGERS: dict[str, type[Ledger]] = defaultdict(lambda: Ledger, {"session": CopiedLedger, "joined workers": ReplayedLedger})
+LEDGERS: dict[str, type[Ledger]] = defaultdict(
+    lambda: Ledger, {"session": CopiedLedger, "joined workers": ReplayedLedger}
+)
 EXPLAINED_BY = {
     "model": ("endpoint", "connection", "collector", "worker", "network"),
     "environment": ("worker", "environment", "connection", "network", "collector", "head"),
@@ -259,24 +273,7 @@ class Scenario:
         (self.folder / "rows.jsonl").write_bytes(b"".join(lines))
 
     def _specs(self) -> list[ServerSpec]:
-        references = {
-            "resources_server": {"type": "resources_servers", "name": "ledger"},
-            "model_server": {"type": "responses_api_models", "name": "policy"},
-        }
-        url = f"http://{HOST}:{self.listeners['endpoint'].port}/v1"
-        model = {"openai_base_url": url, "openai_api_key": "key", "openai_model": "m", "request_timeout_s": 60.0}
-        return [
-            replace(
-                server_spec("ledger", "resources_servers", "ledger", folder=self.folder, domain="other"),
-                served_class=self._resource,
-            ),
-            replace(
-                server_spec("policy", "responses_api_models", "openai_model", **model), served_class=SimpleModelServer
-            ),
-            replace(
-                server_spec("agent", "responses_api_agents", "simple_agent", **references), served_class=SimpleAgent
-            ),
-        ]
+        return server_specs(self.folder, self._resource, port=self.listeners["endpoint"].port)
 
     def _settings(self) -> dict[str, Any]:
         return {each.name: {each.server_type: {each.implementation: each.config}} for each in self._specs()}
@@ -304,7 +301,9 @@ class Scenario:
             instances=list,
             health=dict,
             metrics=_no_metrics,
-            workers=self._addresses if self.token is None else lambda: [each.to_json() for each in members.addresses()],
+            workers=self._addresses
+            if self.token is None
+            else lambda: [each.to_json() for each in members.addresses()],
             register=members.register,
             token=self.token,
         )
@@ -316,7 +315,9 @@ class Scenario:
         for number in range(self.plan.workers):
             name = f"worker {number}"
             rows = f"{HOST}:{self.listeners[name].port}"
-            address = WorkerAddress(number, f"http://{rows}", rows, ("agent", "ledger", "policy"), self.current[name].pid)
+            address = WorkerAddress(
+                number, f"http://{rows}", rows, ("agent", "ledger", "policy"), self.current[name].pid
+            )
             found.append(address.to_json())
         return found
 
@@ -343,18 +344,18 @@ class Scenario:
             index = await membership.join()
             self.indices[index] = process.name
             leased = asyncio.create_task(membership.keep(stop))
-            async with self._stack("ledger", "policy", "agent", worker=index) as stack:
-                async with serve_rows(stack, listener):  # type: ignore[arg-type]
-                    await stop.wait()
+            stack = self._stack("ledger", "policy", "agent", worker=index)
+            async with stack, serve_rows(stack, listener):  # type: ignore[arg-type]
+                await stop.wait()
             await leased
         self.world.at(self.world.now, process.end)
 
     async def _environment(self, process: Process) -> None:
         listener = self.listeners["environment"]
         await asyncio.sleep(self.world.random.uniform(0.2, 3.0))
-        async with self._stack("ledger") as stack:
-            async with serving({listener.port: stack.apps["ledger"]}, [listener]):  # type: ignore[list-item]
-                await asyncio.Event().wait()
+        stack = self._stack("ledger")
+        async with stack, serving({listener.port: stack.apps["ledger"]}, [listener]):  # type: ignore[list-item]
+            await asyncio.Event().wait()
 
     def _run_command(self) -> None:
         """The user runs the command, again if it was run before."""
@@ -414,9 +415,11 @@ class Scenario:
         if metrics is not None:
             world.say(f"ends: {metrics.scored} scored, {dict(metrics.failed)} failed")
             if metrics.scored + metrics.failed.total() != plan.rows * plan.repeats:
-                world.violated(f"{metrics.scored} scored and {metrics.failed.total()} failed of {plan.rows * plan.repeats}")
+                world.violated(
+                    f"{metrics.scored} scored and {metrics.failed.total()} failed of {plan.rows * plan.repeats}"
+                )
         if began_quiet and not is_complete:
-            world.violated(f"nothing failed during the run, and it ended with {error or metrics and metrics.failed}")
+            world.violated(f"nothing failed during the run, and it ended with {error or (metrics and metrics.failed)}")
         self.is_done = is_complete
         world.at(world.now, process.end)
 
@@ -585,7 +588,8 @@ class Scenario:
             return
         self.failures[error.cause] += 1
         row = outcome.row
-        world.say(f"row {row.task_index} repeat {row.repeat_index}, attempt {row.attempt}, failed: {error.cause} {error.code}: {str(error)[:300]}")
+        about = f"row {row.task_index} repeat {row.repeat_index}, attempt {row.attempt}"
+        world.say(f"{about}, failed: {error.cause} {error.code}: {str(error)[:300]}")
         since = world.now - outcome.seconds - EXPLAINED_WITHIN_S
         found = {where for at, where in self.injected if at >= since}
         self._check_attempts(outcome, (row.task_index, row.repeat_index))
@@ -594,7 +598,11 @@ class Scenario:
             return
         if found.isdisjoint(EXPLAINED_BY[error.cause]):
             world.violated(f"a failure by {error.cause} that nothing explains: {error}")
-        if outcome.seconds > row.timeout_s + OUTCOME_GRACE_S + 30.0 and "time" not in found and "collector" not in found:
+        if (
+            outcome.seconds > row.timeout_s + OUTCOME_GRACE_S + 30.0
+            and "time" not in found
+            and "collector" not in found
+        ):
             world.violated(f"an attempt took {outcome.seconds:.1f} s, with a limit of {row.timeout_s:g} s")
 
     def _check_attempts(self, outcome: Outcome, place: Place) -> None:
@@ -625,7 +633,8 @@ class Scenario:
     def _on_request(self, transport: Transport, request: bytes) -> None:
         """The endpoint is asked: not for what the journal has. A worker may work for a collector that is gone."""
         path = str(journal_path(self.output))
-        is_orphan = any(each.is_orphaned for each in transport.process.transports if not each.is_client)
+        known = transport.process.transports if transport.process is not None else ()
+        is_orphan = any(each.is_orphaned for each in known if not each.is_client)
         if self.plan.journal and path not in self.world.disk.refused and not is_orphan:
             place, step = place_and_step(orjson.loads(request.partition(b"\r\n\r\n")[2]))
             self._read_log()
@@ -696,7 +705,9 @@ class Scenario:
         for record in records:
             place = record["_task_index"], record["_repeat_index"]
             expected = self._expected_reward(*place)
-            if abs(record["reward"] - expected) > 1e-9 and not (plan.is_grouped and self._is_partial(place[0], places)):
+            if abs(record["reward"] - expected) > 1e-9 and not (
+                plan.is_grouped and self._is_partial(place[0], places)
+            ):
                 world.violated(f"row {place} has {record['reward']}, expected {expected}")
             said = record["response"]["output"][-1]["content"][0]["text"]
             if said != f"The total is {total(*place)}":
@@ -718,27 +729,36 @@ class Scenario:
         return totals[repeat] / sum(totals)
 
 
+def server_specs(folder: Path, resource: type[SimpleResourcesServer], *, port: int) -> list[ServerSpec]:
+    """The environment, the model and the agent. The endpoint of the model is at that port."""
+    references: dict[str, Any] = {
+        "resources_server": {"type": "resources_servers", "name": "ledger"},
+        "model_server": {"type": "responses_api_models", "name": "policy"},
+    }
+    model: dict[str, Any] = {
+        "openai_base_url": f"http://{HOST}:{port}/v1",
+        "openai_api_key": "key",
+        "openai_model": "m",
+        "request_timeout_s": 60.0,
+    }
+    environment = server_spec("ledger", "resources_servers", "ledger", folder=folder, domain="other")
+    policy = server_spec("policy", "responses_api_models", "openai_model", **model)
+    agent = server_spec("agent", "responses_api_agents", "simple_agent", **references)
+    return [
+        replace(environment, served_class=resource),
+        replace(policy, served_class=SimpleModelServer),
+        replace(agent, served_class=SimpleAgent),
+    ]
+
+
 async def warm_up(folder: Path) -> None:
     """Load what every seed needs, in the process that is forked for each."""
-    for resource in (Ledger, GroupLedger):
-        spec = server_spec("ledger", "resources_servers", "ledger", folder=folder, domain="other")
-        references = {"resources_server": {"type": "resources_servers", "name": "ledger"}}
-        references["model_server"] = {"type": "responses_api_models", "name": "policy"}
-        model = {"openai_base_url": "http://127.0.0.1:1/v1", "openai_api_key": "key", "openai_model": "m", "max_tries": 1}
-        servers = [
-            replace(spec, served_class=resource),
-            replace(
-                server_spec("policy", "responses_api_models", "openai_model", **model), served_class=SimpleModelServer
-            ),
-            replace(
-                server_spec("agent", "responses_api_agents", "simple_agent", **references), served_class=SimpleAgent
-            ),
-        ]
-        async with Stack(StackSpec(servers)) as stack:
+    for resource in (Ledger, CopiedLedger, ReplayedLedger, GroupLedger):
+        async with Stack(StackSpec(server_specs(folder, resource, port=1))) as stack:
             row = {"number": 1, "responses_create_params": {"input": [{"role": "user", "content": "Row 1"}]}}
-            await stack.client.send("agent", "/run", row)
-        async with serving({}, []):
-            pass
+            await stack.client.send("ledger", "/seed_session", row)
+    async with serving({}, []):
+        pass
 
 
 async def _no_metrics() -> list[Any]:

@@ -1,4 +1,4 @@
-"""The servers of a simulated run: an environment whose score is known, its judge, and an LLM endpoint that makes faults.
+"""The servers of a simulated run: an environment whose score is known, and an LLM endpoint that makes faults.
 
 The endpoint plays from the row alone: it calls the tool with the row's amounts, and says the total that the tool gave.
 So every conversation, and every score, is known before."""
@@ -181,7 +181,10 @@ class Endpoint:
 
 def amounts(number: int, repeat: int) -> list[list[int]]:
     """The amounts that the model adds in each of its turns."""
-    return [[number + 1 + turn + SEED + repeat + call for call in range(1 + (number + turn) % 2)] for turn in range(number % 4)]
+    return [
+        [number + 1 + turn + SEED + repeat + call for call in range(1 + (number + turn) % 2)]
+        for turn in range(number % 4)
+    ]
 
 
 def total(number: int, repeat: int) -> int:

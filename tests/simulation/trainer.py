@@ -85,7 +85,7 @@ class TrainerScenario(Scenario):
         )
         session._loop, session._thread = process.loop, threading.current_thread()
         serving = asyncio.create_task(session._serve())
-        while not session._first_ready.done():
+        while not session._first_ready.done():  # noqa: ASYNC110 - it belongs to threads
             await asyncio.sleep(POLL_S)
         error = session._first_ready.exception()
         if error is None:
@@ -154,7 +154,7 @@ class TrainerScenario(Scenario):
                 session._send([7, is_paused])
 
             session._in_thread(change)
-            while not done.done():
+            while not done.done():  # noqa: ASYNC110 - it belongs to threads
                 await asyncio.sleep(POLL_S)
             self.world.say("pauses" if is_paused else "goes on")
             await asyncio.sleep(self.world.random.uniform(0.1, 5.0))
@@ -185,6 +185,7 @@ class TrainerScenario(Scenario):
             return True
         if not isinstance(error, RolloutError):
             self.world.violated(f"row {place} ends with {error!r}")
+            return False
         self.world.say(f"row {place[0]} repeat {place[1]} failed: {error.cause} {error.code}: {str(error)[:200]}")
         found = {where for at, where in self.injected if at >= self.world.now - 4000.0}
         if error.code not in (ABORTED, ENDED) and not found & {"endpoint", "connection", "network", "session", "time"}:

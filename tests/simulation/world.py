@@ -24,8 +24,8 @@ BUSY_S = 2e-5
 """Virtual seconds that a turn of an event loop takes."""
 
 
-class Killed(KeyboardInterrupt):  # noqa: N818 - no error: asyncio passes a KeyboardInterrupt through
-    """The process is killed in the middle of what it does."""
+class Killed(KeyboardInterrupt):
+    """The process is killed in the middle of what it does. asyncio passes a KeyboardInterrupt through."""
 
 
 class ViolationError(Exception):
@@ -46,8 +46,6 @@ class World:
         self.timeline: list[tuple[float, str, str]] = []
         self.network: Network
         self.disk: Disk
-        self.after_step: list[Callable[[], None]] = []
-        """Invariants that are checked after every step."""
         self.make_program: Callable[[Transport, bytes], Process]
         """Starts the process of a program that is run with a socket and an order."""
         self.on_log: Callable[[str, str], None] = lambda _text, _who: None
@@ -119,8 +117,6 @@ class World:
                     return False
                 self.now = at
                 return True
-        for check in self.after_step:
-            check()
         return True
 
     def _state(self) -> str:
@@ -279,7 +275,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
             self._run_once()  # type: ignore[attr-defined]
         finally:
             events._set_running_loop(None)
-            self._thread_id = None
+            self._thread_id = None  # type: ignore[assignment]
 
     def _process_events(self, _events: object) -> None:
         pass
@@ -287,7 +283,9 @@ class SimulatedLoop(base_events.BaseEventLoop):
     def _write_to_self(self) -> None:
         pass
 
-    def run_in_executor(self, _executor: Any, function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
+    def run_in_executor(  # type: ignore[override]
+        self, _executor: Any, function: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
         """Run a function of a thread as one event of its own, some time later."""
         future: asyncio.Future[Any] = self.create_future()
         process = self.process
@@ -323,10 +321,14 @@ class SimulatedLoop(base_events.BaseEventLoop):
         await asyncio.sleep(0)
         return [(2, 1, 6, "", (host, port))]
 
-    async def create_connection(self, make: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+    async def create_connection(  # type: ignore[override]
+        self, make: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
         return await self.world.network.connect(self.process, make, port, sock=options.get("sock"))
 
-    async def create_server(self, make: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+    async def create_server(  # type: ignore[override]
+        self, make: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
         return self.world.network.listen(self.process, make, port or 0, sock=options.get("sock"))
 
 
