@@ -25,6 +25,9 @@ Place = tuple[int, int]
 SEED = 100
 """The seed of repeat 0."""
 
+REQUEST_TIMEOUT_S = 60.0
+GRACE_S = 15.0
+
 _world: World | None = None
 
 
@@ -174,9 +177,18 @@ class Endpoint:
             world.say(f"row {place[0]} repeat {place[1]} asks for step {step}: {kind}")
             self.on_fault(kind)
             connection.loop.call_later(think_s, act, connection, response(asked))
+            if act in (_hang, _silent):
+                world.after(REQUEST_TIMEOUT_S + GRACE_S, self._check_given_up, connection.transport, world.now)
             return
         world.say(f"row {place[0]} repeat {place[1]} asks for step {step}")
         connection.loop.call_later(think_s, connection.reply, 200, response(asked))
+
+    def _check_given_up(self, transport: Any, asked_at: float) -> None:
+        """The client of a request that gets no reply must have ended it, if it was able to."""
+        client = transport.peer.process
+        is_well = client is not None and client.is_alive and client.frozen_until < asked_at
+        if is_well and transport.peer.is_open and not transport.is_cut:
+            self.world.violated(f"{client.name} still waits for a reply that is {GRACE_S:g} s too late")
 
 
 def amounts(number: int, repeat: int) -> list[list[int]]:
