@@ -11,7 +11,7 @@ PARALLEL := -n 4 --dist worksteal
 # Packages are compiled once, when they are first imported, and not anew by every process that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo train-demo trust test check-public test-fast repeat check-trainers coverage setup browser litellm isolated wheels lint docs bench lock clean
+.PHONY: demo train-demo trust test check-public test-fast simulate mutants repeat check-trainers coverage setup browser litellm isolated wheels lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
@@ -33,6 +33,16 @@ check-public: setup
 
 test-fast: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests
+
+# Collections and trainer sessions on a virtual clock, network and disk, with faults from a seed (docs/simulation.md).
+# SEED=7 plays one seed and shows its timeline; `make mutants` plants defects in a copy of the product, and counts which
+# of them the seeds find.
+SEEDS ?= 1000
+simulate: setup
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+mutants: setup
+	$(BIN)/python -m tests.simulation.mutations --seeds $(SEEDS)
 
 # Find tests that pass by luck: `make repeat TESTS=tests/rollouts COUNT=50 LOAD=4` runs each of them 50 times beside four
 # processes that keep the cores busy.

@@ -79,22 +79,24 @@ Report = Callable[["asyncio.Task[Any]", str], None]
 
 class TimerWheel:
     """The far timeouts of one event loop, by the second in which they expire. A step with a limit of minutes, which
-    nearly every step has, costs an entry in a set and no timer."""
+    nearly every step has, costs an entry in a dict and no timer. Those of one second expire in the order in which they
+    were entered."""
 
     def __init__(self) -> None:
-        self.slots: dict[int, set[timeout]] = {}
-        self.near: set[timeout] = set()
+        self.slots: dict[int, dict[timeout, None]] = {}
+        self.near: dict[timeout, None] = {}
         """Timeouts that expire so soon that each has a timer."""
         self._is_ticking, self._tick_at = False, 0.0
         self.reports: dict[Report, float] = {}
         """The callback for a task that ignores its cancellation, and how many seconds later it is called."""
 
-    def add_slot(self, second: int) -> "set[timeout]":
-        """Make the set of the timeouts that expire in that second."""
+    def add_slot(self, second: int) -> "dict[timeout, None]":
+        """Make the slot of the timeouts that expire in that second."""
         if not self._is_ticking:
             self._is_ticking = True
             self._tick_soon(time.monotonic())
-        slot = self.slots[second] = set()
+        slot: dict[timeout, None] = {}
+        self.slots[second] = slot
         return slot
 
     def extend(self, seconds: float, blocking: "asyncio.Task[Any] | None") -> None:
@@ -104,8 +106,8 @@ class TimerWheel:
             if each._task is not blocking:
                 each.extend(seconds)
         for each in far:
-            each._slot = slot = self.slots.setdefault(int(each.at) + 1, set())
-            slot.add(each)
+            each._slot = slot = self.slots.setdefault(int(each.at) + 1, {})
+            slot[each] = None
 
     def _tick_soon(self, now: float) -> None:
         self._tick_at = now + TICK_S
@@ -168,7 +170,7 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
             second = int(self.at) + 1
             slot = self._wheel.slots.get(second)
             self._slot = self._wheel.add_slot(second) if slot is None else slot
-        self._slot.add(self)
+        self._slot[self] = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
@@ -184,7 +186,7 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._slot.discard(self)
+        self._slot.pop(self, None)
 
     def extend(self, seconds: float) -> None:
         """Allow the code inside more time, within bounds."""
@@ -207,7 +209,7 @@ class timeout(Deadline):  # noqa: N801 - a context manager, named as asyncio.tim
     def expire(self) -> None:
         """Interrupt the code inside."""
         self._is_expired = True
-        self._slot.discard(self)
+        self._slot.pop(self, None)
         if self._task is not None:
             self._task.cancel()
             for report, after_s in self._wheel.reports.items():

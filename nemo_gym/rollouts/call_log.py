@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import orjson
 
 from nemo_gym.client.call_log import END_OF_ATTEMPT, Call, CallKind, Send, call_name, parse_call, rollout_context
@@ -92,6 +93,12 @@ class LogRequest(NamedTuple):
     """New calls of models wait until it is set."""
     on_start: "Callable[[AttemptLog], None] | None" = None
     """Gets the log when the attempt begins."""
+
+    def line_of(self, row: Row, call: Call) -> bytes:
+        """Return the line of a call, which may be of another attempt, as one of this attempt."""
+        about = {"attempt": row.attempt, "attempt_id": self.attempt_id, "models": self.models_hash}
+        place = {"task_index": row.task_index, "repeat_index": row.repeat_index, "row_hash": row.row_hash}
+        return msgspec.structs.replace(call, **about, **place).line()
 
     def attempt(self, row: Row) -> "AttemptLog":
         log = AttemptLog(row, self)
@@ -377,8 +384,7 @@ def _first_change(then: str, now: bytes) -> str:
 
 
 def _line(row: Row, log: LogRequest, **fields: Any) -> bytes:
-    fields |= {"attempt": row.attempt, "attempt_id": log.attempt_id, "models": log.models_hash}
-    return Call(task_index=row.task_index, repeat_index=row.repeat_index, row_hash=row.row_hash, **fields).line()
+    return log.line_of(row, Call(**fields))
 
 
 def is_line_of(line: bytes, row: Row, log: LogRequest) -> bool:

@@ -334,14 +334,17 @@ class WorkerPool:
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
         """Stay connected to all workers while the block runs."""
-        await self._refresh()
-        await self._wait_for_all()
-        refreshing = asyncio.create_task(self._keep_refreshing())
         try:
-            yield
+            await self._refresh()
+            await self._wait_for_all()
+            refreshing = asyncio.create_task(self._keep_refreshing())
+            try:
+                yield
+            finally:
+                refreshing.cancel()
+                await asyncio.gather(refreshing, return_exceptions=True)
         finally:
-            refreshing.cancel()
-            await asyncio.gather(refreshing, *(link.close() for link in self._links.values()), return_exceptions=True)
+            await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
 
     async def _wait_for_all(self) -> None:
         """Give the workers a moment, so that the first one to answer does not get all the first rows."""

@@ -51,6 +51,10 @@ ENDED = "session_ended"
 """The code of a rollout whose session has ended."""
 
 
+Place = tuple[int, str]
+"""Names a rollout in the journal: its number among submissions of an equal row, and the hash of row and version."""
+
+
 @dataclass(frozen=True)
 class PartialRollout:
     """What was played of a rollout: the replies of its models and tools."""
@@ -60,6 +64,8 @@ class PartialRollout:
     """Lines of a call log."""
     group: str = ""
     """Whose worker may have copies of its environment's state."""
+    place: "Place | None" = None
+    """Where the journal has it. A rollout that goes on keeps its place."""
 
     @property
     def calls(self) -> list[Call]:
@@ -126,6 +132,7 @@ class RolloutHandle:
         self._future.set_running_or_notify_cancel()  # so that whoever waits cannot cancel it
         self._frame: tuple[list[Any], bytes] | None = None
         """What orders the rollout."""
+        self._place: Place | None = None
         self.played: PartialRollout | None = None
         """With `keep_calls`: what was played, once the rollout is scored."""
 
@@ -172,7 +179,9 @@ class RolloutSession:
         order = {"config": config, "journal": journal, "keep_partial": keep_partial, "log_to": log_to, **limits}
         self._order = _as_json(order)
         self._numbers, self._stream_numbers = itertools.count(), itertools.count()
-        self._submitted: Counter[bytes] = Counter()
+        self._submitted: Counter[str] = Counter()
+        self._unfinished: set[Place] = set()
+        """Places of rollouts without a result that have not gone on."""
         self._handles: dict[int, RolloutHandle] = {}
         self._streams: dict[int, GroupStream] = {}
         self._loop: asyncio.AbstractEventLoop
@@ -249,7 +258,8 @@ class RolloutSession:
         except RolloutError as error:
             self._in_thread(self._fail, handle, error)
         else:
-            self._in_thread(self._submit, handle, sent, prefix, keep_calls, self.version)
+            place = None if resume is None else resume.place
+            self._in_thread(self._submit, handle, sent, prefix, keep_calls, self.version, place)
         return handle
 
     def fork(
@@ -436,17 +446,24 @@ class RolloutSession:
     def _send_version(self, version: int) -> None:
         self._sent_version = version
         self._submitted.clear()
+        self._unfinished.clear()
         self._send([Message.VERSION, version])
 
-    def _submit(self, handle: RolloutHandle, row: Row, prefix: bytes, keep_calls: bool, version: int) -> None:
+    def _submit(
+        self, handle: RolloutHandle, row: Row, prefix: bytes, keep_calls: bool, version: int, before: Place | None
+    ) -> None:
         self._handles[handle.id] = handle
         if self._has_ended:
             self._fail(handle, RolloutError("environment", self._why_ended, code=ENDED))
             return
-        digest = hashlib.sha256(b"%d %b" % (version, row.body)).digest()
-        place = [handle.group, self._submitted[digest], digest.hex()[:16]]
-        self._submitted[digest] += 1
-        head = [Message.SUBMIT, handle.id, row.agent, *place, len(row.body), keep_calls]
+        digest = hashlib.sha256(b"%d %b" % (version, row.body)).hexdigest()[:16]
+        if before is not None and before[1] == digest and before in self._unfinished:
+            self._unfinished.discard(before)
+            handle._place = before
+        else:
+            handle._place = self._submitted[digest], digest
+            self._submitted[digest] += 1
+        head = [Message.SUBMIT, handle.id, row.agent, handle.group, *handle._place, len(row.body), keep_calls]
         handle._frame = head, row.body + prefix
         self._send_handle(handle)
 
@@ -464,7 +481,9 @@ class RolloutSession:
     def _fail(self, handle: RolloutHandle, error: RolloutError, log: bytes = b"") -> None:
         self._handles.pop(handle.id, None)
         error.row, error.rollout_id = handle.row, handle.id
-        error.partial = PartialRollout(handle.row, log, handle.group)
+        error.partial = PartialRollout(handle.row, log, handle.group, handle._place)
+        if handle._place is not None:
+            self._unfinished.add(handle._place)
         handle._future.set_exception(error)
 
     def _forget_stream(self, number: int) -> None:

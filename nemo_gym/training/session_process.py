@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 from omegaconf import OmegaConf
 
+from nemo_gym.client.call_log import parse_call
 from nemo_gym.client.server_client import ServerClient
 from nemo_gym.common import event_loop
 from nemo_gym.common.deadline import lease_time
@@ -239,6 +240,9 @@ def _keeping_calls(make: MakeAttempt, gate: ModelGate, usual: LogMode) -> MakeAt
         mode: LogMode = "journal" if stored and usual == "memory" else usual
         mode = "continue" if played.prefix else "keep" if played.is_kept else mode
         on_start = played.begin if mode == "memory" else None
+        if mode == "continue" and not log.stored:  # or the journal would have only the end of what is played
+            for call in filter(None, map(parse_call, played.prefix.splitlines(keepends=True))):
+                write_on(log.line_of(row, call))
         log = log._replace(mode=mode, stored=stored, write=write, gate=gate, on_start=on_start)
         outcome = await make(row, log)
         played.was_lost = outcome.error is not None and outcome.error.code in LOST_CODES
