@@ -23,7 +23,19 @@ CORE = (
 """Packages, and the root modules that have code of their own. Each imports only from itself and those before it."""
 OUTER = (
     *("sandbox", "browser"),
-    *("cluster", "training", "gateway", "analysis", "data", "evaluation", "trust", "interop", "compat", "viewer", "bench"),
+    *(
+        "cluster",
+        "training",
+        "gateway",
+        "analysis",
+        "data",
+        "evaluation",
+        "trust",
+        "interop",
+        "compat",
+        "viewer",
+        "bench",
+    ),
     "cli",
 )
 LAYERS = CORE + OUTER

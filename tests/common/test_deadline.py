@@ -33,7 +33,7 @@ async def test_a_far_limit_interrupts_too() -> None:
 
     async def have_lunch() -> None:
         async with limit:
-            TimerWheel().add_slot(int(time.monotonic())).add(limit)  # as if it were up now
+            TimerWheel().add_slot(int(time.monotonic()))[limit] = None  # as if it were up now
             await asyncio.sleep(LONG_S)
 
     with pytest.raises(RolloutError, match=r"Lunch .* 60 s"):

@@ -150,6 +150,8 @@ def test_ids_of_converted_replies_are_made_where_tests_replace_them(monkeypatch:
     monkeypatch.setattr("nemo_gym.responses_converter.uuid4", lambda: SimpleNamespace(hex="1"))
     converter = ResponsesConverter(return_token_id_information=False)
     params = converter.chat_completion_to_responses_create_params
+    message: Any
+    empty: Any
     (message,) = converter.postprocess_assistant_message_dict({"role": "assistant", "content": "Hi."})
     assert (message.id, callable(params)) == ("msg_1", True)
     (empty,) = converter.postprocess_assistant_message_dict({"role": "assistant", "content": None})

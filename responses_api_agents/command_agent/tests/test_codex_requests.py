@@ -71,12 +71,16 @@ def endpoint(request: Request) -> Any:
 
 
 def servers(url: str) -> list[ServerSpec]:
-    refs = {
+    refs: dict[str, Any] = {
         "resources_server": {"type": "resources_servers", "name": "environment"},
         "model_server": {"type": "responses_api_models", "name": "policy_model"},
     }
-    command = {"command": ["python3", "harness.py"], "files": {"harness.py": HARNESS}, "sandbox_provider": None}
-    model = {"base_url": url, "api_key": "k", "model": "m", "return_token_id_information": False}
+    command: dict[str, Any] = {
+        "command": ["python3", "harness.py"],
+        "files": {"harness.py": HARNESS},
+        "sandbox_provider": None,
+    }
+    model: dict[str, Any] = {"base_url": url, "api_key": "k", "model": "m", "return_token_id_information": False}
     return [
         server_spec("agent", "responses_api_agents", "command_agent", **refs, **command),
         server_spec("environment", "resources_servers", "example_stateful_counter", domain="agent"),
