@@ -11,7 +11,7 @@ PARALLEL := -n 4 --dist worksteal
 # Packages are compiled once, when they are first imported, and not anew by every process that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo train-demo trust test check-public test-fast simulate mutants repeat check-trainers coverage setup browser litellm isolated wheels lint docs bench lock clean
+.PHONY: demo train-demo trust test check-public test-fast simulate mutants repeat check-trainers check-miniwob coverage setup browser litellm isolated wheels lint docs bench lock clean
 
 demo: setup
 	@$(BIN)/python -m nemo_gym.cli.demo
@@ -30,6 +30,10 @@ test: setup browser litellm isolated wheels lint
 # package registry, and leaves nothing behind.
 check-public: setup
 	$(BIN)/python -m tests.public.check_public
+
+# Open all pages of MiniWoB and play all scripted solutions.
+check-miniwob: setup browser wheels
+	MINIWOB_ALL=1 $(BIN)/python -m pytest -v -n 2 --dist loadfile resources_servers/miniwob
 
 test-fast: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests
