@@ -405,6 +405,8 @@ def _stated(text: str, statement: re.Match[str]) -> str | None:
     has_verb = False
     for token in _TOKEN.finditer(text, statement.end(), statement.end() + NEAR_CHARS):
         word = token[0]
+        if word.lower() == "wait":  # begins a statement of its own
+            return None
         has_verb = has_verb or word.lower() in ("is", "be", ":", "=", "\uff1a")
         if _NUMBER.fullmatch(word) or (len(word) == 1 and "A" <= word <= "Z" and word != "I"):
             is_whole = not (_NO_END.match(text, token.end()) or text[token.end() : token.end() + 1] in ("'", "_"))

@@ -150,8 +150,9 @@ def test_a_traceback_holds_no_secret(tmp_path: Path) -> None:
     block = {"broken": {"resources_servers": {"broken": {"entrypoint": "app.py", "domain": "other"}}}}
     (tmp_path / "broken.yaml").write_text(json.dumps(block))
     (tmp_path / "env.yaml").write_text(dotenv("http://127.0.0.1:1/v1"))
-    for command in ("ng_run", "ng_check_verifier"):
-        done = ng(command, "+config_paths=[broken.yaml]", f"+head_server.port={free_port()}", cwd=tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"responses_create_params": {"input": "Hi."}}\n')
+    for command in (["ng_run"], ["ng_check_verifier", "+input_jsonl_fpath=rows.jsonl"]):
+        done = ng(*command, "+config_paths=[broken.yaml]", f"+head_server.port={free_port()}", cwd=tmp_path)
         assert done.returncode != 0
         assert "KeyError" in done.stderr
         assert leaks(done.stdout + done.stderr) == []

@@ -27,7 +27,7 @@ PUBLIC_KEYS = frozenset(
         *("responses_create_params", "format", "select", "reasoning", "mode", "data_source", "ignored_checks"),
         *("dataset_name", "version", "repo_id", "split", "revision", "commit_message", "commit_description"),
         *("tracing_endpoint", "prompt", "system", "messages", "tools", "fields", "resource_config_path"),
-        *("server_host", "where", "sort", "search", "category"),
+        *("server_host", "where", "sort", "search", "category", "baseline"),
         *("latency", "faults", "overrides", "prepare_script_args", "prompt_config", "uv_venv_dir"),
         *("environment", "model", "script", "agent", "config", "dataset", "output", "kind", "before", "after"),
         *(

@@ -37,6 +37,7 @@ METADATA_FIELDS = frozenset(
 )
 """Fields that the collector adds to a record."""
 _NOT_COPIED = METADATA_FIELDS | {TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME}
+_INDICES = (TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME)
 _TASK_INDEX, _ROLLOUT_INDEX = f'"{TASK_INDEX_KEY_NAME}":%d,'.encode(), f'"{ROLLOUT_INDEX_KEY_NAME}":%d,'.encode()
 _METADATA = (
     f'"{TASK_INDEX_FIELD}":%d,"{REPEAT_INDEX_KEY_NAME}":%d,"{ROW_HASH_KEY_NAME}":"%b",'
@@ -107,7 +108,7 @@ class Outcome(msgspec.Struct):
     """Input, output, reasoning and total, as the endpoint counts them; empty if it does not."""
     is_cut_off: bool = False
     """True if a token or step limit ended the rollout before the model was done."""
-    step_seconds: Sequence[dict[str, float]] = ()
+    step_seconds: list[dict[str, float]] = []
     """How long each step took, if the agent says so."""
 
     @classmethod
@@ -247,9 +248,10 @@ def is_masked(record: Mapping[str, Any]) -> bool:
 
 
 def metric_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values`, `tokens` and `is_cut_off` of the Outcome of a record. A masked one has no other values."""
+    """Return `values`, `tokens` and `is_cut_off` of the Outcome of a record. Of a masked one, only its indices are
+    values."""
     values = (
-        {MASK_SAMPLE: True}
+        {MASK_SAMPLE: True, **{name: record[name] for name in _INDICES if name in record}}
         if is_masked(record)
         else {
             name: value

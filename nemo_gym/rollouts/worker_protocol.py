@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import partial
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from nemo_gym.common.rewards import check_reward
 from nemo_gym.errors import Cause, GymError, RolloutError
 from nemo_gym.llm_api.json_codec import encode
 from nemo_gym.rollouts.call_log import LogRequest, ModelGate
-from nemo_gym.rollouts.types import Outcome, Row
+from nemo_gym.rollouts.types import Outcome, Row, is_masked
 
 VERSION = 8
 LENGTHS = struct.Struct("!II")
@@ -275,7 +275,7 @@ def read_outcome(head: list[Any], body: bytes, row: Row) -> Outcome:
         if len(found.tokens) not in (0, TOKEN_COUNTS):
             raise ProtocolError(f"{len(found.tokens)} counts of tokens; expected none or {TOKEN_COUNTS}")
         if found.error is None:
-            _check_record(body, found.values.get("reward"))
+            _check_record(body, found.values)
         elif body:
             raise ProtocolError("a record beside an error")
     except (ValueError, RecursionError, RolloutError, ProtocolError) as error:
@@ -305,12 +305,13 @@ _reward_in = msgspec.json.Decoder(_Reward).decode
 """Reads over all other fields, which takes a quarter of the time of decoding them."""
 
 
-def _check_record(record: bytes, reward: Any) -> None:
-    """Raise unless the record is a JSON object on one line with this finite reward."""
+def _check_record(record: bytes, values: Mapping[str, Any]) -> None:
+    """Raise unless the record is a JSON object on one line with a finite reward: that of its values, if it is not
+    masked."""
     found = _reward_in(record).reward
     record.decode()  # which the decoder does not check in fields that it reads over
     if record[:1] != b"{" or record[-1:] != b"}" or b"\n" in record or b"\r" in record:
         raise ProtocolError("a record that is not an object on one line")
     check_reward(found)
-    if found != reward:
-        raise ProtocolError(f"the reward {reward!r:.100} beside a record with {found!r}")
+    if not is_masked(values) and found != values.get("reward"):
+        raise ProtocolError(f"the reward {values.get('reward')!r:.100} beside a record with {found!r}")

@@ -6,7 +6,7 @@ HACKS = [
     CheckedElsewhere(
         "Gives one of the responses in the first table of this page.",
         "no example row of an environment rewards it",
-        f"{OWN}::test_no_environment_rewards_what_is_no_answer",
+        f"{OWN}::test_no_verifier_is_worse_than_recorded_and_no_non_answer_earns_anything",
     ),
     CheckedElsewhere(
         "Calls `verify`, `seed_session` or another endpoint as if it were a tool.",

@@ -54,7 +54,7 @@ def play(output: Path, model: object = wise, **options: object) -> None:
 def test_every_collection_registers_who_played_and_how_it_went(tmp_path: Path) -> None:
     play(tmp_path / "a.jsonl", repeats=2, config={"tags": ["first", "first"]})
     (run,) = registered_runs()
-    assert (run.environment, run.model, run.agent) == ("doubles", "wise_model", "simple_agent")
+    assert (run.environment, run.model, run.agent) == ("doubles", "wise", "simple_agent")
     assert (run.state, run.mean, run.scored, run.total, run.failed) == ("complete", 1.0, 6, 6, 0)
     assert run.output == str(tmp_path / "a.jsonl")
     assert run.tags == ["first"]

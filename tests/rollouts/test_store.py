@@ -238,7 +238,7 @@ def test_a_change_of_input_or_configuration_is_reported_line_by_line(tmp_path: P
     assert [line.partition(":")[0] for line in changes] == [
         "the dataset",
         "agent_name",
-        "policy_model.responses_api_models.openai_model.openai_model",
+        "the model (policy_model.responses_api_models.openai_model.openai_model)",
     ]
     assert changes[0] == f"the dataset: {rows} (1 row) before, {rows} (2 rows) with other rows now"
     assert changes[-1].endswith("'small' before, 'large' now")
