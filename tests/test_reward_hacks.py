@@ -116,7 +116,7 @@ MAX_PROBES = 200
 @each_environment
 async def test_no_verifier_is_worse_than_recorded_and_no_non_answer_earns_anything(folder: Path) -> None:
     rows = rows_of(folder / "data/example.jsonl")[: 1 if folder.name in NEEDS_TOOLS else None]
-    config = CheckVerifierConfig(verify_timeout_s=PATIENCE_S, max_probes=MAX_PROBES, budget_s=8.0)
+    config = CheckVerifierConfig(verify_timeout_s=PATIENCE_S, max_probes=MAX_PROBES, budget_s=4.0)
     own, servers = servers_for(folder)
     baseline = read_baseline(folder)
     async with running_servers(servers) as client:
